@@ -1,0 +1,92 @@
+/* A .safetensors file has three parts, one after the other:
+ *
+ *     8 bytes           N: length of the header, unsigned 64-bit, little-endian
+ *     N bytes           the header: a JSON object, UTF-8, possibly padded with spaces at its end:
+ *                         "name": {"dtype": "BF16", "shape": [151936, 896], "data_offsets": [begin, end]}, ...
+ *                         and optionally "__metadata__": {"text": "text", ...}
+ *     the rest          the data: every tensor's numbers, row-major, little-endian. data_offsets count from
+ *                         the start of this part, byte 8 + N of the file
+ *
+ * In order of offset the tensors follow one another from the first byte of the data to the last, without a hole.
+ *
+ * safetensors_open() checks all of that before it returns, and accepts and rejects exactly what the reference library does.
+ * The functions return -1 or NULL on failure and leave one sentence in st->error.
+ */
+#ifndef SAFETENSORS_H
+#define SAFETENSORS_H
+
+#include "json.h"
+#include "net.h"
+
+typedef enum {
+    DTYPE_BOOL, DTYPE_F4, DTYPE_F6_E2M3, DTYPE_F6_E3M2, DTYPE_U8, DTYPE_I8, DTYPE_F8_E5M2, DTYPE_F8_E4M3, DTYPE_F8_E8M0,
+    DTYPE_F8_E4M3FNUZ, DTYPE_F8_E5M2FNUZ, DTYPE_I16, DTYPE_U16, DTYPE_F16, DTYPE_BF16, DTYPE_I32, DTYPE_U32, DTYPE_F32, DTYPE_C64,
+    DTYPE_F64, DTYPE_I64, DTYPE_U64, DTYPE_COUNT
+} Dtype;
+
+const char *dtype_name(Dtype dtype);   /* as in the file: "BF16" */
+size_t dtype_bits(Dtype dtype);        /* bits of one element; 4 and 6 are below a byte */
+int dtype_parse(const char *text, size_t length, Dtype *dtype);
+
+typedef struct SafetensorsFile SafetensorsFile;
+
+/* One entry of the header. Pointers belong to the file it is from. */
+typedef struct {
+    const char *name;      /* name_length bytes of UTF-8; may hold NUL */
+    size_t name_length;
+    Dtype dtype;
+    size_t rank;
+    const uint64_t *shape; /* [rank], slowest axis first */
+    uint64_t elements;
+    uint64_t offset, length; /* bytes in the data part: data_offsets are [offset, offset + length) */
+    const SafetensorsFile *file; /* the shard that holds it */
+} SafetensorsTensor;
+
+struct SafetensorsFile {
+    char *path;
+    char *header_json; /* NUL-terminated copy of the header */
+    size_t header_len;
+    JsonValue *header;
+    unsigned char *data; /* mapped + 8 + header_len: any alignment, odd included */
+    size_t data_size;
+    unsigned char *mapped;
+    size_t mapped_size;
+
+    SafetensorsTensor *tensors; /* [n_tensors], in order of offset */
+    size_t n_tensors;
+    uint32_t *lookup;           /* hash table: 1 + index into tensors, 0 is empty */
+    size_t lookup_size;         /* a power of two */
+    uint64_t *shapes;           /* what the tensors' shape pointers point into */
+
+    SafetensorsFile *shards; /* sharded checkpoint: its files, opened by checkpoint.c; then this struct has no data of its own */
+    size_t n_shards;
+
+    int fd;                   /* of the open file, for reading without mapping; -1 when closed */
+    bool read_into_memory;    /* --no-mmap: set before opening */
+    bool repeated_names;      /* an identical entry occurs twice: accepted, worth a warning */
+    void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes while loading; may be NULL. Called by one thread */
+    void *progress_context;
+    char error[512];
+};
+
+/* 8 bytes at any address, least significant first. */
+uint64_t read_u64_le(const unsigned char *p);
+
+/* Maps the file and validates all of it. On failure st->error is set and nothing stays open. */
+int safetensors_open(const char *path, SafetensorsFile *st);
+void safetensors_close(SafetensorsFile *st); /* also after a failed open, and of a zeroed struct */
+
+/* Looks a tensor up by name in the file, or in all shards: O(1). -1 and st->error if there is none. */
+int safetensors_find(SafetensorsFile *st, const char *name, SafetensorsTensor *tensor);
+int safetensors_find_n(SafetensorsFile *st, const char *name, size_t name_length, SafetensorsTensor *tensor); /* names with NUL */
+const unsigned char *safetensors_data(const SafetensorsTensor *tensor); /* its first byte, at any alignment */
+
+/* The whole tensor as fresh float32 (to be freed): BF16, F16, F32, F64 (rounded). Other types are refused by name. */
+float *safetensors_load_float(SafetensorsFile *st, const char *name);
+
+/* Fills w (zeroed but for w->mode) from st as cfg says; every shape is checked against cfg before anything is allocated.
+ * Matrices of MODE_BF16 stay views into st, which must outlive w. */
+int safetensors_load_weights(SafetensorsFile *st, const Config *cfg, TransformerWeights *w);
+void safetensors_free_weights(TransformerWeights *w);
+
+#endif
