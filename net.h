@@ -64,8 +64,9 @@ typedef struct {
     TransformerWeights weights;
 } Model;
 
-/* Called by forward() with what each step produced, for the last token of the block (see run explain).
- * layer is -1 outside of the layers; step is the tensor's name without "model.layers.N." and ".weight", or "residual". */
+/* Called by forward() with what each step produced, for the last token of the block (see run explain). layer is -1 outside of the
+ * layers; step is the tensor's name without "model.layers.N." and ".weight", or "attention". What o_proj and down_proj produce is the
+ * residual stream with their product added; after down_proj the observer may call net_head(). */
 typedef void Observer(void *context, int layer, const char *step, const float *values, size_t n);
 
 /* Everything a run needs besides the weights. One owner, one sequence. */
