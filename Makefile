@@ -1,11 +1,16 @@
 # make            builds ./run
 # make test       builds and runs the tests; GOLDEN=DIR adds the larger reference data
 # make asan       the same under AddressSanitizer and UBSan
-# make help       all targets
+# make tsan       the threads' tests under ThreadSanitizer
+# make fuzz       every parser on mutated input, FUZZ_SECONDS each
+# make static     ./run without shared libraries
+# make install    into PREFIX (/usr/local), below DESTDIR; uninstall takes it away
+# make clean      removes what was built
 
 CC ?= cc
 PREFIX ?= /usr/local
 BUILD ?= build
+FUZZ_SECONDS ?= 10
 WARNINGS = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes
 FLAGS = -std=c11 -O3 -g -ffp-contract=off -D_GNU_SOURCE $(WARNINGS) $(EXTRA) $(CFLAGS)
 LIBS = -lm -lpthread
@@ -18,7 +23,11 @@ TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 
 all: run
 
-run: $(OBJECTS)
+# ./run is a copy of $(BUILD)/run, so that builds of other kinds can stand beside it.
+run: $(BUILD)/run
+	cp $< $@
+
+$(BUILD)/run: $(OBJECTS)
 	$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 $(BUILD)/%.o: %.c
@@ -30,5 +39,33 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(ROOM_OBJECTS)
 
 -include $(OBJECTS:.o=.d) $(TESTS:=.d)
 
-.PHONY: all
+test: $(BUILD)/run $(TESTS)
+	RUN=$(BUILD)/run tests/all.sh $(TESTS)
+
+asan:
+	$(MAKE) BUILD=build-asan EXTRA="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" test
+
+tsan:
+	$(MAKE) BUILD=build-tsan EXTRA="-O1 -fsanitize=thread" TESTS="build-tsan/tests/test_threads build-tsan/tests/test_net" test
+
+static:
+	$(MAKE) BUILD=build-static LDFLAGS=-static build-static/run
+	cp build-static/run run
+
+install: run
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/run/demo
+	install run $(DESTDIR)$(PREFIX)/bin/run
+	install -m 644 $(wildcard tests/demo/*.json) tests/demo/model.safetensors $(DESTDIR)$(PREFIX)/share/run/demo
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/run
+	rm -rf $(DESTDIR)$(PREFIX)/share/run
+
+clean:
+	rm -rf build build-* run
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+.PHONY: all test asan tsan fuzz static install uninstall clean help
 .SECONDARY:

@@ -206,8 +206,8 @@ static void test_golden(Demo *d, const char *name)
     check(golden && raw_length == vocab * sizeof(float), "%s", path);
 
     int ids[512], greedy[64];
-    const JsonValue *greedy_value = json_get(golden, "greedy");
-    size_t n = read_ids(json_get(golden, "ids"), ids), n_greedy = read_ids(greedy_value, greedy);
+    const JsonValue *greedy_value = json_get(golden, "greedy_ids");
+    size_t n = read_ids(json_get(golden, "prompt_ids"), ids), n_greedy = read_ids(greedy_value, greedy);
     float *logits = malloc(raw_length), *reference = malloc(raw_length);
     memcpy(reference, want, raw_length);
     logits_of(d, ids, n, 512, logits);
