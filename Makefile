@@ -10,6 +10,7 @@
 CC ?= cc
 PREFIX ?= /usr/local
 BUILD ?= build
+RUN ?= run
 FUZZ_SECONDS ?= 10
 WARNINGS = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes
 FLAGS = -std=c11 -O3 -g -ffp-contract=off -D_GNU_SOURCE $(WARNINGS) $(EXTRA) $(CFLAGS)
@@ -21,13 +22,9 @@ OBJECTS = $(patsubst %.c,$(BUILD)/%.o,$(ROOMS) $(PROGRAM))
 ROOM_OBJECTS = $(patsubst %.c,$(BUILD)/%.o,$(ROOMS))
 TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 
-all: run
+all: $(RUN)
 
-# ./run is a copy of $(BUILD)/run, so that builds of other kinds can stand beside it.
-run: $(BUILD)/run
-	cp $< $@
-
-$(BUILD)/run: $(OBJECTS)
+$(RUN): $(OBJECTS)
 	$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 $(BUILD)/%.o: %.c
@@ -39,22 +36,21 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(ROOM_OBJECTS)
 
 -include $(OBJECTS:.o=.d) $(TESTS:=.d)
 
-test: $(BUILD)/run $(TESTS)
-	RUN=$(BUILD)/run tests/all.sh $(TESTS)
+test: $(RUN) $(TESTS)
+	RUN=./$(RUN) tests/all.sh $(TESTS)
 
 asan:
-	$(MAKE) BUILD=build-asan EXTRA="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" test
+	$(MAKE) BUILD=build-asan RUN=run-asan EXTRA="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" test
 
 tsan:
-	$(MAKE) BUILD=build-tsan EXTRA="-O1 -fsanitize=thread" TESTS="build-tsan/tests/test_threads build-tsan/tests/test_net" test
+	$(MAKE) BUILD=build-tsan RUN=run-tsan EXTRA="-O1 -fsanitize=thread" TESTS="build-tsan/tests/test_threads build-tsan/tests/test_net" test
 
 static:
-	$(MAKE) BUILD=build-static LDFLAGS=-static build-static/run
-	cp build-static/run run
+	$(MAKE) BUILD=build-static LDFLAGS=-static
 
-install: run
+install: $(RUN)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/run/demo
-	install run $(DESTDIR)$(PREFIX)/bin/run
+	install $(RUN) $(DESTDIR)$(PREFIX)/bin/run
 	install -m 644 $(wildcard tests/demo/*.json) tests/demo/model.safetensors $(DESTDIR)$(PREFIX)/share/run/demo
 
 uninstall:
@@ -62,7 +58,7 @@ uninstall:
 	rm -rf $(DESTDIR)$(PREFIX)/share/run
 
 clean:
-	rm -rf build build-* run
+	rm -rf build build-* run run-*
 
 help:
 	@sed -n 's/^# //p' Makefile
