@@ -10,7 +10,7 @@
 CC ?= cc
 PREFIX ?= /usr/local
 BUILD ?= build
-RUN ?= run
+BIN ?= run
 FUZZ_SECONDS ?= 10
 WARNINGS = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes
 FLAGS = -std=c11 -O3 -g -ffp-contract=off -D_GNU_SOURCE $(WARNINGS) $(EXTRA) $(CFLAGS)
@@ -22,9 +22,9 @@ OBJECTS = $(patsubst %.c,$(BUILD)/%.o,$(ROOMS) $(PROGRAM))
 ROOM_OBJECTS = $(patsubst %.c,$(BUILD)/%.o,$(ROOMS))
 TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 
-all: $(RUN)
+all: $(BIN)
 
-$(RUN): $(OBJECTS)
+$(BIN): $(OBJECTS)
 	$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
 
 $(BUILD)/%.o: %.c
@@ -36,21 +36,21 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(ROOM_OBJECTS)
 
 -include $(OBJECTS:.o=.d) $(TESTS:=.d)
 
-test: $(RUN) $(TESTS)
-	RUN=./$(RUN) tests/all.sh $(TESTS)
+test: $(BIN) $(TESTS)
+	RUN=./$(BIN) tests/all.sh $(TESTS)
 
 asan:
-	$(MAKE) BUILD=build-asan RUN=run-asan EXTRA="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" test
+	$(MAKE) BUILD=build-asan BIN=run-asan EXTRA="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" test
 
 tsan:
-	$(MAKE) BUILD=build-tsan RUN=run-tsan EXTRA="-O1 -fsanitize=thread" TESTS="build-tsan/tests/test_threads build-tsan/tests/test_net" test
+	$(MAKE) BUILD=build-tsan BIN=run-tsan EXTRA="-O1 -fsanitize=thread" TESTS="build-tsan/tests/test_threads build-tsan/tests/test_net" test
 
 static:
 	$(MAKE) BUILD=build-static LDFLAGS=-static
 
-install: $(RUN)
+install: $(BIN)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/run/demo
-	install $(RUN) $(DESTDIR)$(PREFIX)/bin/run
+	install $(BIN) $(DESTDIR)$(PREFIX)/bin/run
 	install -m 644 $(wildcard tests/demo/*.json) tests/demo/model.safetensors $(DESTDIR)$(PREFIX)/share/run/demo
 
 uninstall:
