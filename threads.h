@@ -26,6 +26,9 @@ bool cpu_exact_fma(void); /* false: fmaf() is emulated in software here: right, 
 int cpu_cores_usable(void);            /* least of affinity, cgroup CPU quota (rounded down) and physical cores; at least 1 */
 uint64_t cpu_memory_available(void);   /* bytes this process may still take: MemAvailable, cgroup limit, address-space limit;
                                           UINT64_MAX when nothing tells */
+/* The same, with the system's files (/proc, /sys) looked for under root. */
+int cpu_cores_usable_under(const char *root);
+uint64_t cpu_memory_available_under(const char *root);
 
 /* Starts a pool of count threads (the caller is one of them); a pool of other size is stopped first. When the system grants
  * fewer threads, the pool works with those. Without a pool loops run in the caller. */
