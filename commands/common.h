@@ -10,20 +10,31 @@
 #define RUN_VERSION "1.0.0"
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
+/* ---- options ---- */
+
 /* One table of options per command: it parses, checks and prints --help. */
-typedef enum { OPTION_FLAG, OPTION_TEXT, OPTION_LIST /* repeatable text */, OPTION_SIZE, OPTION_U64, OPTION_NUMBER } OptionType;
+typedef enum {
+    OPTION_FLAG,   /* bool */
+    OPTION_TEXT,   /* const char * */
+    OPTION_LIST,   /* TextList: may be given again and again */
+    OPTION_SIZE,   /* size_t, 0 or more */
+    OPTION_U64,    /* uint64_t */
+    OPTION_NUMBER, /* double, 0 or more */
+    OPTION_COUNT,  /* size_t, 1 or more */
+    OPTION_BYTES,  /* uint64_t: 4096, 500KB, 2GB (powers of 1000), 2GiB (powers of 1024) */
+} OptionType;
 
 typedef struct {
     char short_name;        /* 'm', or 0 */
     const char *name;       /* "model", without dashes */
     const char *value_name; /* "PATH"; NULL for a flag */
     OptionType type;
-    void *value;            /* bool, const char *, TextList, size_t, uint64_t, double; left alone unless given */
+    void *value;            /* what type says; left alone unless given */
     const char *help;
 } Option;
 
 typedef struct {
-    const char **items;
+    const char **items; /* kept until the program ends */
     size_t count;
 } TextList;
 
@@ -52,8 +63,12 @@ int cmd_bench(int argc, char **argv);
 
 /* Parses argv[1..): options anywhere, --x V and --x=V, -xV, -- ends them. Positional arguments are moved to argv[1..] and their
  * number is returned. --help prints usage from the table (usage, then options, then examples) and exits 0; a mistake is told on stderr,
- * naming the nearest option, and exits 2. options ends with a NULL name; common_options (below) are added when with_model. */
+ * naming the nearest option, and exits 2. options ends with a NULL name; common_options (below) are added when with_model, -q always.
+ * usage: NULL, or the lines below "usage:", each as "run info [MODEL]". examples: lines, or NULL. */
 int options_parse(int argc, char **argv, const Option *options, bool with_model, const char *usage, const char *examples);
+
+/* Ends with exit 2 if there are more than max of the count positional arguments in argv[1..]. */
+void arguments_at_most(int count, int max, char **argv);
 
 /* The common options, filled by options_parse(). */
 typedef struct {
@@ -66,26 +81,72 @@ typedef struct {
 } Common;
 extern Common common;
 
-/* Messages on stderr, "run COMMAND: ..."; text from files must be escaped first. */
+/* Single changes (insert, drop, replace, swap of neighbours) between two words. */
+size_t edit_distance(const char *a, size_t a_length, const char *b, size_t b_length);
+/* Whether a word of that length, at that distance from a known one, may be meant for it: "did you mean". */
+bool nearly(size_t length, size_t distance);
+
+/* ---- messages ---- */
+
+extern const char *command_name; /* NULL before main() has found one */
+
+/* Messages on stderr, "run COMMAND: ...", control characters in them made visible. */
 void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void notice(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* not with -q */
 _Noreturn void die(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+_Noreturn void usage_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* exit 2, pointing at --help */
 /* Flushes stdout and says so if it could not be written: the last thing a command does. Returns code, or EXIT_FAILED. */
 int finish(int code);
 
-/* Control characters (C0, DEL, C1, bidi overrides) and invalid UTF-8 made visible: \n, \x1b, \u{202e}. */
-void print_escaped(FILE *out, const char *text, size_t length);
-char *escaped(const char *text, size_t length);        /* fresh */
-const char *human_bytes(uint64_t bytes, char out[32]); /* "988.1 MB" */
-int terminal_width(FILE *f);                           /* columns; 80 if it is no terminal */
-bool use_color(FILE *f);                               /* a terminal, and NO_COLOR is not set */
-double seconds_now(void);                              /* monotonic */
+extern void (*terminal_restore)(void); /* NULL, or puts the terminal back: async-signal-safe */
+/* What a sudden end must do: the terminal put back, a half-written file removed. Async-signal-safe. */
+void emergency_cleanup(void);
+extern char mapped_name[256]; /* of the model that is mapped, for the SIGBUS message */
+
+extern volatile int interrupted; /* set by SIGINT after catch_interrupts(); before, and the second time, SIGINT exits 130 */
+void catch_interrupts(void);
+void exit_on_interrupt(void); /* what main() starts with */
 
 /* Progress on stderr, only if that is a terminal, not with -q, and the work takes longer than half a second. */
 void progress(const char *what, uint64_t done, uint64_t total);
 void progress_end(void);
 
-/* A model opened for running: weights, tokenizer, state. */
+/* ---- text ---- */
+
+/* Control characters (C0, DEL, C1, bidi controls, line separators) and invalid UTF-8 made visible: \n, \x1b, \u{202e}. */
+void print_escaped(FILE *out, const char *text, size_t length);
+char *escaped(const char *text, size_t length); /* fresh */
+/* Text as it is for a file or pipe; for a terminal the same as print_escaped(), but line ends and tabs stay. */
+void print_text(FILE *out, const char *text, size_t length);
+/* A token as a quoted word of exactly `columns` terminal columns (padded, or cut with "..."); its id in <> without a tokenizer. */
+void print_token(FILE *out, const Tokenizer *t, int id, int columns);
+void write_token_json(FILE *out, const Tokenizer *t, int id);         /* its text as a JSON string, null without a tokenizer */
+void write_ids_json(FILE *out, const int *ids, size_t n);             /* [1,2,3] */
+const char *human_bytes(uint64_t bytes, char out[32]);                /* "988.1 MB" */
+int terminal_width(FILE *f);                                          /* columns; 80 if it is no terminal */
+bool use_color(FILE *f);                                              /* a terminal, and NO_COLOR is not set */
+double seconds_now(void);                                             /* monotonic */
+void *must(void *memory);                                             /* dies if it is NULL: out of memory */
+
+/* ---- input and output ---- */
+
+/* PROMPT argument, -f FILE, or stdin when it is no terminal ("-" is stdin in both); fresh, *length bytes. NULL if none was given. */
+char *read_prompt(const char *argument, const char *file, size_t *length);
+/* Replaces \n, \t, \r, \e, \\, \xHH and \u{HEX} in place; returns the new length. */
+size_t expand_escapes(char *text, size_t length);
+int *parse_ids(const char *text, size_t *n); /* "1,2,3"; dies with usage on anything else */
+
+/* A file that appears under its name only when it is whole: written beside it, fsynced, renamed. What exists and is no regular file (a
+ * pipe, /dev/stdout) is written directly; "-" is stdout. One at a time; removed by die() and on interrupts. */
+typedef struct {
+    FILE *f;
+    char *path, *temporary; /* temporary: NULL when written directly */
+} OutFile;
+void out_open(OutFile *o, const char *path); /* dies */
+void out_commit(OutFile *o);                 /* dies, and leaves what was there before */
+
+/* ---- a model opened for running: weights, tokenizer, state ---- */
+
 typedef struct {
     Checkpoint checkpoint;
     Model model;
@@ -95,17 +156,34 @@ typedef struct {
     uint64_t weight_bytes; /* read for one token */
 } Session;
 
-/* Opens what -m names (or the default) by the common options: starts the pool, loads weights, reads the tokenizer. Dies on failure. */
+/* Opens what -m names (or the default) by the common options: starts the pool, loads weights, reads the tokenizer. Dies on failure.
+ * all_logits: logits of every position, in blocks small enough that they take little memory. */
 void session_open(Session *s, bool need_tokenizer, bool all_logits);
 void session_close(Session *s);
 Tokenizer *open_tokenizer(void); /* of -m, without weights; dies on failure */
+/* Opens the weights that model names (NULL: the default) without loading them; dies. */
+void open_checkpoint(Checkpoint *c, const char *model);
 
-/* PROMPT argument, -f FILE, or stdin when it is no terminal; fresh, *length bytes. NULL if none of them was given. */
-char *read_prompt(const char *argument, const char *file, size_t *length);
-int *parse_ids(const char *text, size_t *n); /* "1,2,3"; dies with usage on anything else */
 void check_ids(const Session *s, const int *ids, size_t n); /* every id below vocab_size, n within the context; dies */
+/* Prompt text, or --ids, as ids that were checked; an empty text is the begin token. Frees text. */
+IdList session_prompt(Session *s, char *text, size_t length, const char *ids);
+/* Runs ids through the network in blocks, on from where the state is; with the logits after the last one (of the last block if
+ * all_logits). Shows progress; ends the program when interrupted. */
+const float *session_forward(Session *s, const int *ids, size_t n);
 
-extern volatile int interrupted; /* set by SIGINT after catch_interrupts() */
-void catch_interrupts(void);
+const char *weight_mode_name(WeightMode mode); /* "f32" */
+uint64_t cache_bytes(const Config *c, size_t positions); /* keys and values that one token at this position reads */
+/* GB/s at which this pool's threads read the weights where they lie, at most limit bytes of them. */
+double read_bandwidth(const Session *s, uint64_t limit);
+
+/* Softmax over logits[n] in double: the largest logit and the logarithm of the sum of exp(logit - largest). -1 if they are not finite. */
+int log_sum_exp(const float *logits, size_t n, float *largest, double *log_sum);
+typedef struct {
+    int id;
+    float logit;
+    double probability;
+} Ranked;
+/* The `count` (<= n) most likely ids, best first, lower ids first among equals; fresh. NULL if logits are not finite. */
+Ranked *rank_logits(const float *logits, size_t n, size_t count);
 
 #endif
