@@ -1,0 +1,585 @@
+/* Weights x vectors.
+ *
+ * out = W x is, for each row of W, a dot product: the sum over k of w[k] * x[k]. Additions of floats depend on their order, so
+ * the order is fixed here once, and everything else in this file and its neighbours gives the same bits:
+ *
+ *     s[0..15] = 0;  s[k % 16] = fma(w[k], x[k], s[k % 16]) for k = 0, 1, ...
+ *     s[l] += s[l + 8] for l < 8;  s[l] += s[l + 4] for l < 4;  then l + 2, then l + 1;  the sum is s[0]
+ *
+ * Sixteen sums are what a vector register of 512 bits holds; two of 256 or four of 128 do as well.
+ *
+ * Q8 and Q4 keep one FP16 scale for 32 weights of a row. The vector x is rounded the same way, to integers within +-127 with one
+ * float32 scale for 32. In a group all is integers, and exact; then total = fma(sum, weight scale * x scale, total), group by group.
+ *
+ *     Q8: weight = scale * (byte - 128), byte 1..255        Q4: weight = scale * (nibble - 8), nibble 0..15
+ *
+ * Sixteen rows lie side by side, four weights of each in turn, so that a vector instruction that multiplies bytes and adds them in
+ * fours leaves sixteen rows' sums where they belong. For a block of 16 rows:
+ *
+ *     Q8: byte [group][k / 4][row][k % 4], k = 0..31 within the group
+ *     Q4: byte [group][k / 4][row][k % 4], k = 0..15: weight k in the low nibble, weight k + 16 in the high one
+ *     then scales [group][row], then padding to a multiple of 64 bytes
+ *
+ * Rows missing in the last block are zeros.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "matmul.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "matmul_kernels.h"
+
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#else
+#pragma GCC optimize("fp-contract=off")
+#endif
+
+/* Code that is compiled once more for each width of vectors. */
+#define INLINE static inline __attribute__((always_inline))
+
+__attribute__((format(printf, 2, 3))) static int fail(char err[512], const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(err, 512, fmt, args);
+    va_end(args);
+    return -1;
+}
+
+/* ---- numbers of 16 bits --------------------------------------------------------------------------------------------- */
+
+static float from_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static uint32_t to_bits(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static uint16_t load_u16(const void *p, size_t i)
+{
+    uint16_t v;
+    memcpy(&v, (const unsigned char *)p + 2 * i, sizeof v);
+    return v;
+}
+
+/* BF16 is the upper half of a float32. */
+static void convert_bf16_scalar(float *out, const void *in, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = from_bits((uint32_t)load_u16(in, i) << 16);
+}
+
+/* FP16: sign, 5 bits of exponent (bias 15), 10 of mantissa. A NaN keeps its payload and becomes quiet. */
+static float f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
+    if (exponent == 31)
+        return from_bits(sign | 0x7f800000 | mantissa << 13 | (mantissa ? 0x400000 : 0));
+    if (exponent)
+        return from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+    float f = (float)mantissa * 0x1p-24f;
+    return sign ? -f : f;
+}
+
+/* The nearest FP16, ties to even; beyond its range the largest. No NaN comes here. */
+INLINE uint16_t f32_to_f16(float f)
+{
+    uint32_t sign = to_bits(f) >> 16 & 0x8000;
+    float a = from_bits(to_bits(f) & 0x7fffffff);
+    a = a < 65504 ? a : 65504;
+    uint32_t bits = to_bits(a), normal = (bits - (112u << 23) + 0xfff + (bits >> 13 & 1)) >> 13;
+    uint32_t subnormal = to_bits(a + 0.5f) - to_bits(0.5f); /* the addition rounds to multiples of 2^-24 */
+    return (uint16_t)(sign | (a < 0x1p-14f ? subnormal : normal));
+}
+
+static void convert_f16_scalar(float *out, const void *in, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = f16_to_f32(load_u16(in, i));
+}
+
+/* ---- the dot product -------------------------------------------------------------------------------------------------- */
+
+static float dot(const float *w, const float *x, size_t n)
+{
+    float s[LANES] = {0};
+    for (size_t k = 0; k < n; k++)
+        s[k % LANES] = fmaf(w[k], x[k], s[k % LANES]);
+    for (size_t half = LANES / 2; half; half /= 2)
+        for (size_t l = 0; l < half; l++)
+            s[l] += s[l + half];
+    return s[0];
+}
+
+static void dots_scalar(const Dots *d)
+{
+    for (size_t r = 0; r < d->rows; r++)
+        for (size_t t = 0; t < d->n; t++)
+            d->out[t * d->out_stride + r] = dot((const float *)(const void *)(d->w + r * d->row_bytes), d->x + t * d->x_stride, d->cols);
+}
+
+/* ---- the quantised dot product ------------------------------------------------------------------------------------------ */
+
+/* Weight k (0..31) of a group, without its scale. */
+static int quant(WeightType type, const unsigned char *group, size_t row, size_t k)
+{
+    if (type == WEIGHT_Q8)
+        return group[(k / 4 * SIDE_BY_SIDE + row) * 4 + k % 4] - 128;
+    int both = group[(k % 16 / 4 * SIDE_BY_SIDE + row) * 4 + k % 4];
+    return (k < 16 ? both & 15 : both >> 4) - 8;
+}
+
+static float quant_dot(WeightType type, const unsigned char *block, size_t row, size_t groups, const int8_t *q, const float *scale)
+{
+    size_t group_bytes = quants_bytes(type, 1);
+    const unsigned char *scales = block + groups * group_bytes;
+    float total = 0;
+    for (size_t g = 0; g < groups; g++) {
+        int32_t sum = 0;
+        for (size_t k = 0; k < GROUP; k++)
+            sum += quant(type, block + g * group_bytes, row, k) * q[g * GROUP + k];
+        total = fmaf((float)sum, f16_to_f32(load_u16(scales, g * SIDE_BY_SIDE + row)) * scale[g], total);
+    }
+    return total;
+}
+
+INLINE void quant_dots(const QuantDots *d, WeightType type)
+{
+    for (size_t r = 0; r < d->blocks * SIDE_BY_SIDE; r++)
+        for (size_t t = 0; t < d->n; t++)
+            d->out[t * d->out_stride + r] =
+                quant_dot(type, d->w + r / SIDE_BY_SIDE * block_bytes(type, d->groups), r % SIDE_BY_SIDE, d->groups,
+                          (const int8_t *)d->q + t * d->groups * GROUP, d->scale + t * d->groups);
+}
+
+static void q8_scalar(const QuantDots *d)
+{
+    quant_dots(d, WEIGHT_Q8);
+}
+
+static void q4_scalar(const QuantDots *d)
+{
+    quant_dots(d, WEIGHT_Q4);
+}
+
+/* ---- rounding to integers ------------------------------------------------------------------------------------------------ */
+
+/* The nearest whole number, ties to even, for |v| < 2^22. */
+INLINE float round_even(float v)
+{
+    const float magic = 0x1.8p23f;
+    return v + magic - magic;
+}
+
+/* v within +-limit; a NaN becomes limit. */
+INLINE float clamp(float v, float limit)
+{
+    v = v < limit ? v : limit;
+    return v > -limit ? v : -limit;
+}
+
+/* Largest magnitude of a group; NaN and infinity are larger than all else. */
+INLINE float largest(const float *x)
+{
+    uint32_t m = 0;
+    for (size_t k = 0; k < GROUP; k++) {
+        uint32_t a = to_bits(x[k]) & 0x7fffffff;
+        m = a > m ? a : m;
+    }
+    return from_bits(m);
+}
+
+/* One group of an input: q = round(x * 127 / max|x|), scale = max|x| / 127. Groups too small for a scale become zeros; a NaN or
+ * an infinity makes the scale one. */
+INLINE float quantize_input(int8_t *q, int32_t *sum, const float *x)
+{
+    float m = largest(x), inverse = m > 1e-30f ? 127 / m : 0;
+    int32_t s = 0;
+    for (size_t k = 0; k < GROUP; k++) {
+        int32_t v = (int32_t)clamp(round_even(x[k] * inverse), 127);
+        q[k] = (int8_t)v;
+        s += v;
+    }
+    *sum = s;
+    return m > 1e-30f || m != m ? m / 127 : 0;
+}
+
+/* One group of Q8: the scale is max|w| / 127 rounded to FP16, and weights are counted in the rounded scale. */
+INLINE uint16_t quantize_q8(unsigned char *q, const float *w)
+{
+    uint16_t half = f32_to_f16(largest(w) / 127);
+    float scale = f16_to_f32(half), inverse = scale > 0 ? 1 / scale : 0;
+    for (size_t k = 0; k < GROUP; k++)
+        q[k] = (unsigned char)(int32_t)(clamp(round_even(clamp(w[k] * inverse, 1000)), 127) + 128);
+    return half;
+}
+
+/* Sixteen groups of Q4, one of each of the rows side by side: w[k][row]; the largest weight becomes -8. */
+INLINE void quantize_q4(unsigned char q[GROUP][SIDE_BY_SIDE], uint16_t half[SIDE_BY_SIDE], const float w[GROUP][SIDE_BY_SIDE])
+{
+    float most[SIDE_BY_SIDE] = {0}, inverse[SIDE_BY_SIDE];
+    for (size_t k = 0; k < GROUP; k++)
+        for (size_t r = 0; r < SIDE_BY_SIDE; r++)
+            most[r] = fabsf(w[k][r]) > fabsf(most[r]) ? w[k][r] : most[r];
+    for (size_t r = 0; r < SIDE_BY_SIDE; r++) {
+        half[r] = f32_to_f16(most[r] / -8);
+        float scale = f16_to_f32(half[r]);
+        inverse[r] = scale != 0 ? 1 / scale : 0;
+    }
+    for (size_t k = 0; k < GROUP; k++)
+        for (size_t r = 0; r < SIDE_BY_SIDE; r++) {
+            float v = round_even(clamp(w[k][r] * inverse[r], 1000));
+            q[k][r] = (unsigned char)(int32_t)((v < -8 ? -8 : v > 7 ? 7 : v) + 8);
+        }
+}
+
+/* ---- kernels in use -------------------------------------------------------------------------------------------------------- */
+
+static const Kernels kernels_scalar = {
+    .dots = {dots_scalar}, .q8 = q8_scalar, .q4 = q4_scalar, .bf16 = convert_bf16_scalar, .f16 = convert_f16_scalar,
+};
+
+static const Kernels *kernels(void)
+{
+    return &kernels_scalar;
+}
+
+static atomic_bool rounding_allowed;
+
+void matmul_allow_rounding(bool allow)
+{
+    atomic_store(&rounding_allowed, allow);
+}
+
+void convert_bf16(float *out, const void *in, size_t n)
+{
+    kernels()->bf16(out, in, n);
+}
+
+void convert_f16(float *out, const void *in, size_t n)
+{
+    kernels()->f16(out, in, n);
+}
+
+/* ---- rows of a matrix -------------------------------------------------------------------------------------------------------- */
+
+static size_t element_bytes(WeightType type)
+{
+    return type == WEIGHT_F32 ? 4 : 2;
+}
+
+static bool is_quantized(WeightType type)
+{
+    return type == WEIGHT_Q8 || type == WEIGHT_Q4;
+}
+
+/* Columns begin .. begin + n of a row that is not quantised. */
+static void widen(float *out, const Matrix *w, size_t row, size_t begin, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)w->data + (row * w->cols + begin) * element_bytes(w->type);
+    if (w->type == WEIGHT_BF16)
+        convert_bf16(out, p, n);
+    else if (w->type == WEIGHT_F16)
+        convert_f16(out, p, n);
+    else
+        memcpy(out, p, n * sizeof *out);
+}
+
+void matmul_row(float *out, const Matrix *w, size_t row)
+{
+    if (!is_quantized(w->type)) {
+        widen(out, w, row, 0, w->cols);
+        return;
+    }
+    size_t groups = w->cols / GROUP, group_bytes = quants_bytes(w->type, 1), side = row % SIDE_BY_SIDE;
+    const unsigned char *block = (const unsigned char *)w->data + row / SIDE_BY_SIDE * block_bytes(w->type, groups);
+    for (size_t g = 0; g < groups; g++) {
+        float scale = f16_to_f32(load_u16(block + groups * group_bytes, g * SIDE_BY_SIDE + side));
+        for (size_t k = 0; k < GROUP; k++)
+            out[g * GROUP + k] = (float)quant(w->type, block + g * group_bytes, side, k) * scale;
+    }
+}
+
+/* ---- quantising a matrix ------------------------------------------------------------------------------------------------------ */
+
+size_t matmul_quantized_size(WeightType type, size_t rows, size_t cols)
+{
+    size_t blocks = rows / SIDE_BY_SIDE + (rows % SIDE_BY_SIDE != 0), bytes;
+    return __builtin_mul_overflow(blocks, block_bytes(type, cols / GROUP), &bytes) ? SIZE_MAX : bytes;
+}
+
+typedef struct {
+    const Matrix *dst, *src;
+    unsigned char *storage;
+    atomic_size_t bad_row; /* the first with a NaN or an infinity; SIZE_MAX: none */
+} Quantizing;
+
+static void note_bad_row(Quantizing *z, size_t row)
+{
+    size_t seen = atomic_load(&z->bad_row);
+    while (row < seen && !atomic_compare_exchange_weak(&z->bad_row, &seen, row)) {
+    }
+}
+
+/* Group g of the rows side by side from row on: w [SIDE_BY_SIDE][GROUP], absent rows zero. */
+static void load_group(Quantizing *z, float w[SIDE_BY_SIDE][GROUP], size_t row, size_t g)
+{
+    for (size_t r = 0; r < SIDE_BY_SIDE; r++) {
+        if (row + r >= z->src->rows) {
+            memset(w[r], 0, sizeof w[r]);
+            continue;
+        }
+        widen(w[r], z->src, row + r, g * GROUP, GROUP);
+        if (to_bits(largest(w[r])) >= 0x7f800000)
+            note_bad_row(z, row + r);
+    }
+}
+
+static void store_q8(unsigned char *out, uint16_t half[SIDE_BY_SIDE], const float w[SIDE_BY_SIDE][GROUP])
+{
+    unsigned char q[GROUP];
+    for (size_t r = 0; r < SIDE_BY_SIDE; r++) {
+        half[r] = quantize_q8(q, w[r]);
+        for (size_t k = 0; k < GROUP; k += 4)
+            memcpy(out + (k / 4 * SIDE_BY_SIDE + r) * 4, q + k, 4);
+    }
+}
+
+static void store_q4(unsigned char *out, uint16_t half[SIDE_BY_SIDE], const float w[SIDE_BY_SIDE][GROUP])
+{
+    float turned[GROUP][SIDE_BY_SIDE];
+    unsigned char q[GROUP][SIDE_BY_SIDE];
+    for (size_t k = 0; k < GROUP; k++)
+        for (size_t r = 0; r < SIDE_BY_SIDE; r++)
+            turned[k][r] = w[r][k];
+    quantize_q4(q, half, (const float(*)[SIDE_BY_SIDE])turned);
+    for (size_t k = 0; k < GROUP / 2; k++)
+        for (size_t r = 0; r < SIDE_BY_SIDE; r++)
+            out[(k / 4 * SIDE_BY_SIDE + r) * 4 + k % 4] = (unsigned char)(q[k][r] | q[k + GROUP / 2][r] << 4);
+}
+
+static void quantize_blocks(void *context, size_t begin, size_t end, int thread)
+{
+    Quantizing *z = context;
+    WeightType type = z->dst->type;
+    size_t groups = z->dst->cols / GROUP, bytes = block_bytes(type, groups);
+    float w[SIDE_BY_SIDE][GROUP];
+    uint16_t half[SIDE_BY_SIDE];
+    (void)thread;
+    for (size_t b = begin; b < end; b++) {
+        unsigned char *block = z->storage + b * bytes, *scales = block + quants_bytes(type, groups);
+        memset(block + bytes - 64, 0, 64);
+        for (size_t g = 0; g < groups; g++) {
+            load_group(z, w, b * SIDE_BY_SIDE, g);
+            unsigned char *out = block + quants_bytes(type, g);
+            (type == WEIGHT_Q8 ? store_q8 : store_q4)(out, half, (const float(*)[GROUP])w);
+            memcpy(scales + g * sizeof half, half, sizeof half);
+        }
+    }
+}
+
+int matmul_quantize(const Matrix *dst, void *storage, const Matrix *src, size_t *bad_row)
+{
+    Quantizing z = {.dst = dst, .src = src, .storage = storage, .bad_row = SIZE_MAX};
+    threads_for((dst->rows + SIDE_BY_SIDE - 1) / SIDE_BY_SIDE, 1, quantize_blocks, &z);
+    *bad_row = atomic_load(&z.bad_row);
+    return *bad_row == SIZE_MAX ? 0 : -1;
+}
+
+/* ---- workspace ------------------------------------------------------------------------------------------------------------------ */
+
+static size_t align_up(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+/* A thread's own: a widened panel, and the running sums of a tile. */
+static size_t panel_bytes(size_t cols)
+{
+    return align_up(PANEL_ROWS * cols * sizeof(float));
+}
+
+static size_t thread_bytes(size_t cols)
+{
+    return panel_bytes(cols) + sizeof(float) * PANEL_ROWS * TILE_TOKENS * LANES;
+}
+
+/* One vector rounded to integers: up to 2 bytes a number, and per group a scale and a sum. */
+static size_t input_bytes(size_t cols)
+{
+    return align_up(2 * cols) + 2 * align_up(4 * (cols / GROUP + 1));
+}
+
+int workspace_init(Workspace *ws, size_t max_cols, size_t max_n, size_t head_dim, size_t group, char err[512])
+{
+    size_t threads = (size_t)threads_count();
+    size_t attention = threads * 64 * group * (head_dim + ATTENTION_BLOCK + 8) * sizeof(float);
+    size_t size = threads * thread_bytes(max_cols) + max_n * input_bytes(max_cols) + 64;
+    size = align_up(size > attention ? size : attention);
+    *ws = (Workspace){0};
+    if (posix_memalign(&ws->memory, 64, size))
+        return fail(err, "out of memory for a workspace of %zu bytes", size);
+    ws->size = size;
+    return 0;
+}
+
+void workspace_free(Workspace *ws)
+{
+    free(ws->memory);
+    *ws = (Workspace){0};
+}
+
+/* ---- products in parallel --------------------------------------------------------------------------------------------------------- */
+
+/* Rows of all products are counted in units of SIDE_BY_SIDE rows, one product after the other; the loop runs over units. */
+typedef struct {
+    const Product *products;
+    size_t count;
+    const Kernels *kernels;
+    const float *x;
+    size_t n, cols;
+    int8_t *q;      /* the inputs, rounded: [n][cols] */
+    float *scale;   /* [n][groups] */
+    int32_t *sum;   /* [n][groups] */
+    unsigned char *scratch; /* [thread][thread_bytes(cols)] */
+} Job;
+
+static size_t units_of(const Matrix *w)
+{
+    return (w->rows + SIDE_BY_SIDE - 1) / SIDE_BY_SIDE;
+}
+
+static void quantize_inputs(void *context, size_t begin, size_t end, int thread)
+{
+    const Job *j = context;
+    size_t groups = j->cols / GROUP;
+    (void)thread;
+    for (size_t i = begin * groups; i < end * groups; i++)
+        j->scale[i] = quantize_input(j->q + i * GROUP, &j->sum[i], j->x + i * GROUP);
+}
+
+/* Bias, and what was there, are added when a sum is whole: tile [n][stride] -> out, rows row .. row + rows, vectors from t on. */
+static void finish(const Product *p, const float *tile, size_t stride, size_t row, size_t rows, size_t t, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float *out = p->out + (t + i) * p->out_stride + row;
+        const float *in = tile + i * stride;
+        for (size_t r = 0; r < rows; r++) {
+            float v = p->bias ? in[r] + p->bias[row + r] : in[r];
+            out[r] = p->add ? out[r] + v : v;
+        }
+    }
+}
+
+/* One panel against vectors t .. t + n, in pieces of the columns: the running sums wait in memory meanwhile. */
+static void float_tile(const Job *j, Dots d, float *sums, size_t t)
+{
+    size_t cut = j->kernels->cut && j->kernels->cut < d.cols ? j->kernels->cut : d.cols;
+    size_t cols = d.cols;
+    const unsigned char *w = d.w;
+    d.sums = cut < cols ? sums : NULL;
+    for (size_t k = 0; k < cols; k += cut) {
+        d.cols = cols - k < cut ? cols - k : cut;
+        d.w = w + k * sizeof(float);
+        d.x = j->x + t * j->cols + k;
+        d.first = k == 0;
+        d.last = k + cut >= cols;
+        j->kernels->dots[WEIGHT_F32](&d);
+    }
+}
+
+/* Rows row .. row + rows (at most PANEL_ROWS) of a float matrix with all vectors. */
+static void float_panel(const Job *j, const Product *p, size_t row, size_t rows, unsigned char *scratch)
+{
+    float tile[TILE_TOKENS * PANEL_ROWS];
+    float *panel = (float *)(void *)scratch, *sums = (float *)(void *)(scratch + panel_bytes(j->cols));
+    for (size_t r = 0; r < rows; r++)
+        widen(panel + r * j->cols, p->w, row + r, 0, j->cols);
+    for (size_t t = 0; t < j->n; t += TILE_TOKENS) {
+        size_t n = j->n - t < TILE_TOKENS ? j->n - t : TILE_TOKENS;
+        float_tile(j, (Dots){.w = (unsigned char *)panel, .row_bytes = j->cols * sizeof(float), .rows = rows, .x_stride = j->cols,
+                             .n = n, .cols = j->cols, .out = tile, .out_stride = PANEL_ROWS}, sums, t);
+        finish(p, tile, PANEL_ROWS, row, rows, t, n);
+    }
+}
+
+static void quant_panel(const Job *j, const Product *p, size_t row, size_t rows)
+{
+    float tile[TILE_TOKENS * PANEL_ROWS];
+    size_t groups = j->cols / GROUP;
+    QuantDots d = {.w = (const unsigned char *)p->w->data + row / SIDE_BY_SIDE * block_bytes(p->w->type, groups),
+                   .blocks = (rows + SIDE_BY_SIDE - 1) / SIDE_BY_SIDE, .groups = groups, .out = tile, .out_stride = PANEL_ROWS};
+    for (size_t t = 0; t < j->n; t += TILE_TOKENS) {
+        d.n = j->n - t < TILE_TOKENS ? j->n - t : TILE_TOKENS;
+        d.q = j->q + t * j->cols;
+        d.scale = j->scale + t * groups;
+        d.sum = j->sum + t * groups;
+        (p->w->type == WEIGHT_Q8 ? j->kernels->q8 : j->kernels->q4)(&d);
+        finish(p, tile, PANEL_ROWS, row, rows, t, d.n);
+    }
+}
+
+static void product_rows(const Job *j, const Product *p, size_t begin, size_t end, unsigned char *scratch)
+{
+    for (size_t row = begin; row < end; row += PANEL_ROWS) {
+        size_t rows = end - row < PANEL_ROWS ? end - row : PANEL_ROWS;
+        if (is_quantized(p->w->type))
+            quant_panel(j, p, row, rows);
+        else
+            float_panel(j, p, row, rows, scratch);
+    }
+}
+
+/* Units begin .. end of the loop: the parts of the products that lie there. */
+static void product_units(void *context, size_t begin, size_t end, int thread)
+{
+    const Job *j = context;
+    size_t base = 0;
+    for (size_t i = 0; i < j->count && base < end; i++) {
+        const Matrix *w = j->products[i].w;
+        size_t units = units_of(w), from = begin > base ? begin - base : 0, to = end - base < units ? end - base : units;
+        size_t last = to * SIDE_BY_SIDE < w->rows ? to * SIDE_BY_SIDE : w->rows;
+        if (from < to)
+            product_rows(j, &j->products[i], from * SIDE_BY_SIDE, last, j->scratch + (size_t)thread * thread_bytes(j->cols));
+        base += units;
+    }
+}
+
+void matmul(const Product *products, size_t count, const float *x, size_t n, Workspace *ws)
+{
+    Job j = {.products = products, .count = count, .kernels = kernels(), .x = x, .n = n, .cols = products[0].w->cols};
+    size_t units = 0, groups = j.cols / GROUP, threads = (size_t)threads_count();
+    bool quantized = false;
+    for (size_t i = 0; i < count; i++) {
+        assert(products[i].w->cols == j.cols);
+        units += units_of(products[i].w);
+        quantized = quantized || is_quantized(products[i].w->type);
+    }
+    assert(ws->size >= threads * thread_bytes(j.cols) + n * input_bytes(j.cols));
+    j.scratch = ws->memory;
+    unsigned char *inputs = j.scratch + threads * thread_bytes(j.cols);
+    j.q = (int8_t *)inputs;
+    j.scale = (float *)(void *)(inputs + align_up(2 * n * j.cols));
+    j.sum = (int32_t *)(void *)(inputs + align_up(2 * n * j.cols) + align_up(4 * n * groups));
+    if (quantized && n > 1)
+        threads_for(n, 8, quantize_inputs, &j);
+    else if (quantized)
+        quantize_inputs(&j, 0, n, 0);
+    threads_for(units, 2, product_units, &j);
+}

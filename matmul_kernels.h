@@ -1,0 +1,68 @@
+/* Inside matmul: what the driver in matmul.c asks of a kernel, and which kernels there are. Not for other rooms. */
+#ifndef MATMUL_KERNELS_H
+#define MATMUL_KERNELS_H
+
+#include "matmul.h"
+#include "threads.h"
+
+#define LANES 16        /* running sums of a dot product */
+#define GROUP 32      /* weights that share a scale */
+#define SIDE_BY_SIDE 16 /* rows of a quantised matrix that lie interleaved */
+#define PANEL_ROWS 32   /* rows that are widened at a time */
+#define TILE_TOKENS 48  /* vectors that meet a panel at a time */
+
+/* Dot products of `rows` rows with n vectors: out[t * out_stride + r]. Memory of out beyond `rows`, up to a multiple of
+ * four rows, may be overwritten. When columns are cut into pieces, sums [n][rows, rounded up to four][LANES] carries the
+ * running sums from one piece to the next; first and last say which piece this is. */
+typedef struct {
+    const unsigned char *w; /* [rows][cols] of the kernel's type, any address */
+    size_t row_bytes;       /* from one row to the next */
+    size_t rows;
+    const float *x; /* [n][x_stride] */
+    size_t x_stride, n, cols;
+    float *sums; /* NULL: columns are whole */
+    bool first, last;
+    float *out;
+    size_t out_stride;
+} Dots;
+
+/* The same for blocks of SIDE_BY_SIDE quantised rows: out[t * out_stride + r], r < blocks * SIDE_BY_SIDE. */
+typedef struct {
+    const unsigned char *w; /* [blocks], each as matmul_quantize() lays it out */
+    size_t blocks, groups;
+    const void *q;      /* [n][groups * GROUP], int8_t; int16_t if the kernels are for wide inputs */
+    const float *scale; /* [n][groups] */
+    const int32_t *sum; /* [n][groups]: of the inputs of a group */
+    size_t n;
+    float *out;
+    size_t out_stride;
+} QuantDots;
+
+typedef void DotsKernel(const Dots *d);
+typedef void QuantDotsKernel(const QuantDots *d);
+typedef void ConvertKernel(float *out, const void *in, size_t n);
+
+typedef struct {
+    DotsKernel *dots[3];              /* by WeightType: F32, BF16, F16 */
+    QuantDotsKernel *q8, *q4;
+    ConvertKernel *bf16, *f16;
+    size_t unwidened; /* up to so many vectors meet the weights as they are stored; more meet a panel widened to float32 */
+    size_t cut;       /* columns of a piece when there are more vectors, a multiple of LANES; 0: never cut */
+    bool wide_inputs; /* q8 and q4 want int16_t */
+} Kernels;
+
+/* Kernels of a level, or NULL if this build has none. */
+const Kernels *kernels_x86(CpuLevel level);
+
+/* Bytes of SIDE_BY_SIDE rows of a quantised matrix; its scales (FP16, [groups][SIDE_BY_SIDE]) follow its quants. */
+static inline size_t quants_bytes(WeightType type, size_t groups)
+{
+    return groups * ((type == WEIGHT_Q4 ? GROUP / 2 : GROUP) * (size_t)SIDE_BY_SIDE);
+}
+
+static inline size_t block_bytes(WeightType type, size_t groups)
+{
+    return (quants_bytes(type, groups) + groups * 2 * SIDE_BY_SIDE + 63) / 64 * 64;
+}
+
+#endif
