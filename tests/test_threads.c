@@ -152,11 +152,15 @@ static void test_memory(void)
         if (space.rlim_max != none.rlim_cur && space.rlim_max < limit)
             limit = space.rlim_max;
         setrlimit(RLIMIT_AS, &(struct rlimit){limit, space.rlim_max});
-        _exit(cpu_memory_available_under(root) != limit - 1000 * page);
+        getrlimit(RLIMIT_AS, &space);
+        _exit(space.rlim_cur != limit ? 2 : cpu_memory_available_under(root) != limit - 1000 * page);
     }
     int status = -1;
     wait(&status);
-    check(status == 0, "address-space limit");
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
+        skip("this system keeps no address-space limit");
+    else
+        check(status == 0, "address-space limit: status %d", status);
     empty_root();
 }
 
@@ -275,15 +279,26 @@ static void test_pool(int count)
     test_idle();
 }
 
-static void *pool_in_a_starved_process(void *unused)
+static void *do_nothing(void *unused)
 {
-    (void)unused;
-    return NULL;
+    return unused;
 }
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#else
+#define SANITIZED 0
+#endif
 
 /* Where the system grants no threads the loop still runs. */
 static void test_no_threads(void)
 {
+    if (SANITIZED) {
+        skip("sanitizers need the memory that is denied here");
+        return;
+    }
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
@@ -293,7 +308,7 @@ static void test_no_threads(void)
         struct rlimit space = {(rlim_t)1 << 20, (rlim_t)1 << 20}; /* less than is mapped already */
         threads_stop();
         setrlimit(RLIMIT_AS, &space);
-        if (!pthread_create(&probe, NULL, pool_in_a_starved_process, NULL))
+        if (!pthread_create(&probe, NULL, do_nothing, NULL))
             _exit(2); /* this system grants them all the same */
         if (threads_start(5, err) || threads_count() != 1)
             _exit(1);
