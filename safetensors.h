@@ -28,6 +28,10 @@ const char *dtype_name(Dtype dtype);   /* as in the file: "BF16" */
 size_t dtype_bits(Dtype dtype);        /* bits of one element; 4 and 6 are below a byte */
 int dtype_parse(const char *text, size_t length, Dtype *dtype);
 
+/* A name or path for a message: what a terminal would obey is escaped (\n, \x1b, \u{202e}), of long text the end is left. */
+#define SAFETENSORS_PRINTABLE 136
+char *safetensors_printable(const char *text, size_t length, char out[SAFETENSORS_PRINTABLE]);
+
 typedef struct SafetensorsFile SafetensorsFile;
 
 /* One entry of the header. Pointers belong to the file it is from. */
@@ -63,7 +67,8 @@ struct SafetensorsFile {
 
     int fd;                   /* of the open file, for reading without mapping; -1 when closed */
     bool read_into_memory;    /* --no-mmap: set before opening */
-    bool repeated_names;      /* an identical entry occurs twice: accepted, worth a warning */
+    const JsonValue *repeated_names; /* first entry whose name was there before (the last entry of a name counts), or NULL:
+                                        accepted, worth a warning */
     void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes while loading; may be NULL. Called by one thread */
     void *progress_context;
     char error[512];
@@ -72,9 +77,13 @@ struct SafetensorsFile {
 /* 8 bytes at any address, least significant first. */
 uint64_t read_u64_le(const unsigned char *p);
 
-/* Maps the file and validates all of it. On failure st->error is set and nothing stays open. */
+/* Maps the file and validates all of it. st: zeroed, but for read_into_memory and progress; it stays where it is until closed, since
+ * its tensors point to it. On failure st->error is set and nothing stays open. */
 int safetensors_open(const char *path, SafetensorsFile *st);
 void safetensors_close(SafetensorsFile *st); /* also after a failed open, and of a zeroed struct */
+
+/* Makes st, which has shards but no data of its own, look-up and list of all their tensors. -1 if a name is in two shards. */
+int safetensors_join_shards(SafetensorsFile *st);
 
 /* Looks a tensor up by name in the file, or in all shards: O(1). -1 and st->error if there is none. */
 int safetensors_find(SafetensorsFile *st, const char *name, SafetensorsTensor *tensor);

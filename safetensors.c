@@ -1,0 +1,775 @@
+/* Opens, validates, searches and loads one .safetensors file. safetensors.h tells what such a file looks like.
+ *
+ * Strict aliasing. A tensor's bytes may start at any address, odd ones included, and they are an array of unsigned char.
+ * Reading a number there as `*(const float *)p` is wrong twice: the address need not be a multiple of 4, and C lets the
+ * compiler assume that memory accessed as one type is never accessed as another. The same holds for turning the bits of a
+ * BF16 into a float by `*(float *)&bits`. Under -O3 such code may see old values, or crash in a vector load that wants an
+ * aligned address. memcpy() of sizeof(float) bytes is right in both respects and compiles to a single move:
+ *
+ *     uint32_t bits = (uint32_t)bf16 << 16;
+ *     float value;
+ *     memcpy(&value, &bits, sizeof value);
+ *
+ * So numbers leave the file by memcpy() only, here and in matmul.c, which has the loops for BF16 and F16.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "threads.h"
+
+#define MAX_HEADER 100000000 /* the reference library's limit */
+#define LAYER_NAME "model.layers.%d.%s"
+#define SHAPE_TEXT 112
+#define NOT_COMPUTABLE "is %s; only BF16, F16, F32 and F64 can be computed with"
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+
+/* Bytes of the character at s if a terminal would obey it rather than show it (controls, line separators, bidi marks), else 0. */
+static size_t invisible(const unsigned char *s, size_t n, unsigned *code)
+{
+    *code = s[0];
+    if (s[0] < 0x20 || s[0] == 0x7f)
+        return 1;
+    if (n >= 2 && s[0] == 0xc2 && s[1] < 0xa0) {
+        *code = s[1];
+        return 2;
+    }
+    if (n < 3 || s[0] != 0xe2 || (s[1] != 0x80 && s[1] != 0x81))
+        return 0;
+    unsigned c = *code = 0x2000u + (s[1] & 1u) * 0x40u + (s[2] & 0x3fu);
+    return c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069) ? 3 : 0;
+}
+
+char *safetensors_printable(const char *text, size_t length, char out[SAFETENSORS_PRINTABLE])
+{
+    const unsigned char *s = (const unsigned char *)text, *end = s + length;
+    size_t used = 0;
+    if (length > 100) {
+        s = end - 97;
+        while (s < end && (*s & 0xc0) == 0x80) /* not from the middle of a character */
+            s++;
+        used = (size_t)snprintf(out, SAFETENSORS_PRINTABLE, "...");
+    }
+    while (s < end && used < SAFETENSORS_PRINTABLE - 12) { /* room for one more escape */
+        unsigned code;
+        size_t bytes = invisible(s, (size_t)(end - s), &code);
+        if (bytes)
+            used += (size_t)snprintf(out + used, 12, code == '\n' ? "\\n" : bytes == 1 ? "\\x%02x" : "\\u{%x}", code);
+        else
+            out[used++] = (char)*s;
+        s += bytes ? bytes : 1;
+    }
+    out[used] = '\0';
+    return out;
+}
+
+/* Writes `PATH: tensor "NAME": sentence` into st->error; t may be NULL. */
+__attribute__((format(printf, 3, 4))) static int fail(SafetensorsFile *st, const SafetensorsTensor *t, const char *fmt, ...)
+{
+    const char *path = t && t->file ? t->file->path : st->path;
+    char text[SAFETENSORS_PRINTABLE];
+    size_t size = sizeof st->error, used;
+    used = (size_t)snprintf(st->error, size, "%s: ", path ? safetensors_printable(path, strlen(path), text) : "file");
+    if (t)
+        used += (size_t)snprintf(st->error + used, size - used, "tensor \"%s\": ",
+                                 safetensors_printable(t->name, t->name_length, text));
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(st->error + used, size - used, fmt, args);
+    va_end(args);
+    return -1;
+}
+
+/* "[151936,896]", cut short when it gets long. */
+static const char *shape_text(const uint64_t *shape, size_t rank, char out[SHAPE_TEXT])
+{
+    size_t used = 1, i;
+    out[0] = '[';
+    for (i = 0; i < rank && used < 80; i++)
+        used += (size_t)snprintf(out + used, SHAPE_TEXT - used, "%s%" PRIu64, i ? "," : "", shape[i]);
+    snprintf(out + used, SHAPE_TEXT - used, i < rank ? ",...]" : "]");
+    return out;
+}
+
+/* ---- number types ------------------------------------------------------------------------------------------------ */
+
+/* In the order of Dtype. Those below a byte must fill whole bytes. */
+static const struct {
+    const char *name;
+    size_t bits;
+} dtypes[DTYPE_COUNT] = {
+    {"BOOL", 8}, {"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8}, {"I8", 8}, {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8},
+    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16}, {"BF16", 16}, {"I32", 32}, {"U32", 32},
+    {"F32", 32}, {"C64", 64}, {"F64", 64}, {"I64", 64}, {"U64", 64},
+};
+
+const char *dtype_name(Dtype dtype)
+{
+    return dtypes[dtype].name;
+}
+
+size_t dtype_bits(Dtype dtype)
+{
+    return dtypes[dtype].bits;
+}
+
+int dtype_parse(const char *text, size_t length, Dtype *dtype)
+{
+    for (int i = 0; i < DTYPE_COUNT; i++) {
+        *dtype = (Dtype)i;
+        if (strlen(dtypes[i].name) == length && memcmp(dtypes[i].name, text, length) == 0)
+            return 0;
+    }
+    return -1;
+}
+
+static bool is_computable(Dtype dtype)
+{
+    return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32 || dtype == DTYPE_F64;
+}
+
+/* ---- look-up by name --------------------------------------------------------------------------------------------- */
+
+/* FNV-1a, started from the table's own address, which differs from run to run: no file can be made to collide on purpose. */
+static size_t hash_name(const SafetensorsFile *st, const char *name, size_t length)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)st->lookup * 0x9e3779b97f4a7c15u;
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ (unsigned char)name[i]) * 0x100000001b3u;
+    return (size_t)(hash ^ hash >> 32);
+}
+
+/* Where the name's index stands in the table, or the empty place where it would go. */
+static uint32_t *lookup_place(const SafetensorsFile *st, const char *name, size_t length)
+{
+    for (size_t i = hash_name(st, name, length);; i++) {
+        uint32_t *place = &st->lookup[i & (st->lookup_size - 1)];
+        const SafetensorsTensor *t = *place ? &st->tensors[*place - 1] : NULL;
+        if (!t || (t->name_length == length && memcmp(t->name, name, length) == 0))
+            return place;
+    }
+}
+
+/* Room for n tensors, and a table that stays at least half empty. */
+static int allocate_tensors(SafetensorsFile *st, size_t n)
+{
+    st->lookup_size = 2;
+    while (st->lookup_size / 2 < n)
+        st->lookup_size *= 2;
+    st->lookup = calloc(st->lookup_size, sizeof *st->lookup);
+    st->tensors = calloc(n + 1, sizeof *st->tensors);
+    if (!st->lookup || !st->tensors || n >= UINT32_MAX)
+        return fail(st, NULL, "not enough memory for %zu tensors", n);
+    return 0;
+}
+
+/* Adds a tensor, or replaces the one of that name and returns true. */
+static bool add_tensor(SafetensorsFile *st, const SafetensorsTensor *t)
+{
+    uint32_t *place = lookup_place(st, t->name, t->name_length);
+    bool replaces = *place;
+    if (!replaces)
+        *place = (uint32_t)++st->n_tensors;
+    st->tensors[*place - 1] = *t;
+    return replaces;
+}
+
+/* ---- the header's entries ---------------------------------------------------------------------------------------- */
+
+/* The value of `name` in a tensor's entry, or NULL if it is missing or there twice. The reference library also takes an entry
+ * that is the array [dtype, shape, data_offsets]. */
+static const JsonValue *entry_value(const JsonValue *entry, const char *name, size_t index)
+{
+    const JsonValue *found = NULL, *v = entry->child;
+    if (entry->type == JSON_ARRAY && entry->length == 3) {
+        for (found = v; index > 0; index--)
+            found = found->next;
+        return found;
+    }
+    for (; entry->type == JSON_OBJECT && v; v = v->next)
+        if (json_key_is(v, name)) {
+            if (found)
+                return NULL;
+            found = v;
+        }
+    return found;
+}
+
+/* A string, or {"F32": null}, which is the same to the reference library. */
+static int read_dtype(SafetensorsFile *st, SafetensorsTensor *t, const JsonValue *v)
+{
+    bool is_object = v->type == JSON_OBJECT && v->length == 1 && v->child->type == JSON_NULL;
+    const char *text = is_object ? v->child->key : v->text;
+    size_t length = is_object ? v->child->key_length : v->length;
+    char shown[SAFETENSORS_PRINTABLE];
+    if (!is_object && v->type != JSON_STRING)
+        return fail(st, t, "dtype must be a string");
+    if (dtype_parse(text, length, &t->dtype) != 0)
+        return fail(st, t, "unknown dtype \"%s\"", safetensors_printable(text, length, shown));
+    return 0;
+}
+
+/* An array of sizes: whole numbers from 0 to 2^64-1, written as such. 8.0, 8e0 and -0 are none. */
+static int read_sizes(SafetensorsFile *st, const SafetensorsTensor *t, const char *what, const JsonValue *array, uint64_t *out)
+{
+    char shown[SAFETENSORS_PRINTABLE];
+    if (array->type != JSON_ARRAY)
+        return fail(st, t, "%s must be an array", what);
+    for (const JsonValue *v = array->child; v; v = v->next)
+        if (json_u64(v, out++) != 0)
+            return fail(st, t, "%s must hold whole numbers from 0 to 2^64-1, found %s", what,
+                        v->type == JSON_INTEGER || v->type == JSON_REAL ? safetensors_printable(v->text, v->length, shown) : "no number");
+    return 0;
+}
+
+/* An entry of the header into t; shape has room for its shape. Whether the values fit together is not looked at here. */
+static int read_tensor(SafetensorsFile *st, const JsonValue *entry, uint64_t *shape, SafetensorsTensor *t)
+{
+    static const char *const names[3] = {"dtype", "shape", "data_offsets"};
+    const JsonValue *values[3];
+    uint64_t offsets[2];
+    *t = (SafetensorsTensor){.name = entry->key, .name_length = entry->key_length, .shape = shape, .file = st};
+    for (size_t i = 0; i < 3; i++) {
+        values[i] = entry_value(entry, names[i], i);
+        if (!values[i])
+            return fail(st, t, "its entry must be an object with exactly one \"%s\"", names[i]);
+    }
+    if (values[2]->type == JSON_ARRAY && values[2]->length != 2)
+        return fail(st, t, "data_offsets must be two numbers, found %zu", values[2]->length);
+    if (read_dtype(st, t, values[0]) != 0 || read_sizes(st, t, names[1], values[1], shape) != 0
+        || read_sizes(st, t, names[2], values[2], offsets) != 0)
+        return -1;
+    t->rank = values[1]->length;
+    t->offset = offsets[0];
+    t->length = offsets[1] - offsets[0]; /* wraps when they are reversed, and check_tensor() sees that */
+    return 0;
+}
+
+static int check_metadata(SafetensorsFile *st, const JsonValue *metadata)
+{
+    char shown[SAFETENSORS_PRINTABLE];
+    if (metadata->type != JSON_OBJECT && metadata->type != JSON_NULL)
+        return fail(st, NULL, "__metadata__ must be an object");
+    for (const JsonValue *v = metadata->child; v; v = v->next)
+        if (v->type != JSON_STRING)
+            return fail(st, NULL, "__metadata__ must map text to text; \"%s\" is none", safetensors_printable(v->key, v->key_length, shown));
+    return 0;
+}
+
+/* Fills st->tensors from the header. Of equal names the last counts, as in the reference library. */
+static int read_tensors(SafetensorsFile *st)
+{
+    const JsonValue *metadata = NULL;
+    uint64_t *shape = st->shapes = malloc((st->header_len / 2 + 1) * sizeof *shape); /* a number and a comma are two bytes */
+    if (!shape)
+        return fail(st, NULL, "not enough memory for a header of %zu bytes", st->header_len);
+    if (allocate_tensors(st, st->header->length) != 0)
+        return -1;
+    for (const JsonValue *v = st->header->child; v; v = v->next) {
+        SafetensorsTensor t;
+        if (json_key_is(v, "__metadata__")) {
+            if (metadata)
+                return fail(st, NULL, "__metadata__ is there twice");
+            if (check_metadata(st, metadata = v) != 0)
+                return -1;
+            continue;
+        }
+        if (read_tensor(st, v, shape, &t) != 0)
+            return -1;
+        shape += t.rank;
+        if (add_tensor(st, &t) && !st->repeated_names)
+            st->repeated_names = v;
+    }
+    return 0;
+}
+
+/* ---- validation -------------------------------------------------------------------------------------------------- */
+
+/* False if the product does not fit. */
+static bool multiply(uint64_t a, uint64_t b, uint64_t *product)
+{
+    *product = a * b;
+    return a == 0 || *product / a == b;
+}
+
+/* data_offsets must be in order, and as far apart as dtype and shape need. */
+static int check_tensor(SafetensorsFile *st, SafetensorsTensor *t)
+{
+    uint64_t end = t->offset + t->length, bits;
+    const char *dtype = dtype_name(t->dtype);
+    char shape[SHAPE_TEXT];
+    shape_text(t->shape, t->rank, shape);
+    if (end < t->offset)
+        return fail(st, t, "data_offsets [%" PRIu64 ", %" PRIu64 ") end before they begin", t->offset, end);
+    bool fits = true;
+    t->elements = 1;
+    for (size_t i = 0; i < t->rank && fits; i++)
+        fits = multiply(t->elements, t->shape[i], &t->elements);
+    if (!fits || !multiply(t->elements, dtype_bits(t->dtype), &bits))
+        return fail(st, t, "the size of %s %s does not fit 64 bits", dtype, shape);
+    if (bits % 8 != 0)
+        return fail(st, t, "%s %s takes %" PRIu64 " bits, which are no whole bytes", dtype, shape, bits);
+    if (bits / 8 != t->length)
+        return fail(st, t, "data_offsets [%" PRIu64 ", %" PRIu64 ") hold %" PRIu64 " bytes, but %s %s needs %" PRIu64, t->offset, end,
+                    t->length, dtype, shape, bits / 8);
+    return 0;
+}
+
+/* By offset; an empty tensor comes before one that starts at the same byte. */
+static int compare_offsets(const void *left, const void *right)
+{
+    const SafetensorsTensor *a = left, *b = right;
+    if (a->offset != b->offset)
+        return a->offset < b->offset ? -1 : 1;
+    if (a->length != b->length)
+        return a->length < b->length ? -1 : 1;
+    int order = memcmp(a->name, b->name, a->name_length < b->name_length ? a->name_length : b->name_length);
+    return order ? order : a->name_length < b->name_length ? -1 : 1;
+}
+
+static void sort_tensors(SafetensorsFile *st)
+{
+    size_t n = st->n_tensors;
+    qsort(st->tensors, n, sizeof *st->tensors, compare_offsets);
+    memset(st->lookup, 0, st->lookup_size * sizeof *st->lookup);
+    for (st->n_tensors = 0; st->n_tensors < n;)
+        add_tensor(st, &st->tensors[st->n_tensors]);
+}
+
+/* In order of offset the tensors must cover the data part exactly. */
+static int check_cover(SafetensorsFile *st)
+{
+    const char *again = st->repeated_names ? " (a name is there twice: its last entry counts)" : "";
+    uint64_t end = 0;
+    sort_tensors(st);
+    for (size_t i = 0; i < st->n_tensors; i++) {
+        SafetensorsTensor *t = &st->tensors[i];
+        if (check_tensor(st, t) != 0)
+            return -1;
+        bool hole = t->offset > end;
+        if (t->offset != end)
+            return fail(st, t, "starts at byte %" PRIu64 " of the data, but what comes before it ends at %" PRIu64 ": %s of %" PRIu64
+                        "%s", t->offset, end, hole ? "a hole" : "an overlap", hole ? t->offset - end : end - t->offset, again);
+        end += t->length;
+    }
+    uint64_t more = end > st->data_size ? end - st->data_size : st->data_size - end;
+    if (more > 0)
+        return fail(st, NULL, "%" PRIu64 " byte%s %s: the file has %zu, its header asks for 8 + %zu + %" PRIu64 "%s", more,
+                    more == 1 ? "" : "s", end > st->data_size ? "missing at the end" : "too many", st->mapped_size, st->header_len,
+                    end, again);
+    return 0;
+}
+
+/* ---- open, close, find ------------------------------------------------------------------------------------------- */
+
+uint64_t read_u64_le(const unsigned char *p)
+{
+    uint64_t value = 0;
+    for (int i = 7; i >= 0; i--)
+        value = value << 8 | p[i];
+    return value;
+}
+
+static void want_huge_pages(void *memory, size_t size)
+{
+#ifdef MADV_HUGEPAGE
+    madvise(memory, size, MADV_HUGEPAGE);
+#else
+    (void)memory, (void)size;
+#endif
+}
+
+/* With read_into_memory the mapping is anonymous memory, filled here; else the system reads what is touched. */
+static int read_part(SafetensorsFile *st, size_t begin, size_t end)
+{
+    const size_t most = (size_t)16 << 20;
+    while (st->read_into_memory && begin < end) {
+        ssize_t n = pread(st->fd, st->mapped + begin, end - begin < most ? end - begin : most, (off_t)begin);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return fail(st, NULL, "cannot read byte %zu: %s", begin, n < 0 ? strerror(errno) : "the file has become shorter");
+        begin += (size_t)n;
+        if (st->progress)
+            st->progress(st->progress_context, begin, st->mapped_size);
+    }
+    return 0;
+}
+
+static int map_file(SafetensorsFile *st)
+{
+    struct stat info;
+    int fd = st->fd = open(st->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: not to wait at a pipe */
+    if (fd < 0 || fstat(fd, &info) != 0)
+        return fail(st, NULL, "%s", strerror(errno));
+    if (!S_ISREG(info.st_mode))
+        return fail(st, NULL, "is %s", S_ISDIR(info.st_mode) ? "a folder, not a file" : "no regular file");
+    if (info.st_size < 8)
+        return fail(st, NULL, "%d byte%s missing: the file has %d, and the length of the header alone takes 8", 8 - (int)info.st_size,
+                    info.st_size == 7 ? "" : "s", (int)info.st_size);
+    size_t size = st->mapped_size = (size_t)info.st_size;
+    void *mapped = st->read_into_memory ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                                        : mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (mapped == MAP_FAILED)
+        return fail(st, NULL, "cannot map %zu bytes: %s", size, strerror(errno));
+    st->mapped = mapped;
+    if (st->read_into_memory)
+        want_huge_pages(mapped, size);
+    return read_part(st, 0, 8);
+}
+
+/* The header's length, its text, and the tree of its values. */
+static int read_header(SafetensorsFile *st)
+{
+    uint64_t length = read_u64_le(st->mapped), room = st->mapped_size - 8;
+    if (length > MAX_HEADER)
+        return fail(st, NULL, "the first 8 bytes announce a header of %" PRIu64 " bytes, but at most %d are allowed", length, MAX_HEADER);
+    if (length > room)
+        return fail(st, NULL, "%" PRIu64 " byte%s missing at the end: the file has %zu, its header alone takes 8 + %" PRIu64, length - room,
+                    length - room == 1 ? "" : "s", st->mapped_size, length);
+    st->header_len = (size_t)length;
+    st->data = st->mapped + 8 + st->header_len; /* data = mapped + 8 + header_len */
+    st->data_size = st->mapped_size - 8 - st->header_len;
+    st->header_json = malloc(st->header_len + 1);
+    if (!st->header_json)
+        return fail(st, NULL, "not enough memory for a header of %zu bytes", st->header_len);
+    if (read_part(st, 8, 8 + st->header_len) != 0)
+        return -1;
+    memcpy(st->header_json, st->mapped + 8, st->header_len);
+    st->header_json[st->header_len] = '\0';
+    if (st->header_len > 0 && st->header_json[st->header_len - 1] == '\0')
+        return fail(st, NULL, "the header is padded with NUL bytes; only spaces are allowed");
+    char why[512];
+    st->header = json_parse(st->header_json, st->header_len, why);
+    if (!st->header)
+        return fail(st, NULL, "the header is no valid JSON: %.200s", why);
+    return st->header->type == JSON_OBJECT ? 0 : fail(st, NULL, "the header must be a JSON object");
+}
+
+int safetensors_open(const char *path, SafetensorsFile *st)
+{
+    st->error[0] = '\0';
+    st->path = strdup(path);
+    st->fd = -1;
+    if (!st->path)
+        return fail(st, NULL, "not enough memory");
+    if (map_file(st) == 0 && read_header(st) == 0 && read_tensors(st) == 0 && check_cover(st) == 0
+        && read_part(st, 8 + st->header_len, st->mapped_size) == 0)
+        return 0;
+    safetensors_close(st);
+    return -1;
+}
+
+void safetensors_close(SafetensorsFile *st)
+{
+    for (size_t i = 0; i < st->n_shards; i++)
+        safetensors_close(&st->shards[i]); /* a shard has no shards */
+    free(st->shards);
+    free(st->shapes);
+    free(st->tensors);
+    free(st->lookup);
+    json_free(st->header);
+    free(st->header_json);
+    if (st->mapped)
+        munmap(st->mapped, st->mapped_size);
+    if (st->path && st->fd >= 0) /* in a zeroed struct 0 is no open file */
+        close(st->fd);
+    free(st->path);
+    SafetensorsFile empty = {.fd = -1, .read_into_memory = st->read_into_memory, .progress = st->progress,
+                             .progress_context = st->progress_context};
+    memcpy(empty.error, st->error, sizeof empty.error);
+    *st = empty;
+}
+
+int safetensors_join_shards(SafetensorsFile *st)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < st->n_shards; i++)
+        n += st->shards[i].n_tensors;
+    if (allocate_tensors(st, n) != 0)
+        return -1;
+    for (size_t i = 0; i < st->n_shards; i++)
+        for (size_t j = 0; j < st->shards[i].n_tensors; j++) {
+            const SafetensorsTensor *t = &st->shards[i].tensors[j];
+            if (add_tensor(st, t))
+                return fail(st, t, "is in another shard too");
+        }
+    return 0;
+}
+
+int safetensors_find_n(SafetensorsFile *st, const char *name, size_t name_length, SafetensorsTensor *tensor)
+{
+    char shown[SAFETENSORS_PRINTABLE];
+    uint32_t place = st->lookup ? *lookup_place(st, name, name_length) : 0;
+    if (!place)
+        return fail(st, NULL, "there is no tensor \"%s\"", safetensors_printable(name, name_length, shown));
+    *tensor = st->tensors[place - 1];
+    return 0;
+}
+
+int safetensors_find(SafetensorsFile *st, const char *name, SafetensorsTensor *tensor)
+{
+    return safetensors_find_n(st, name, strlen(name), tensor);
+}
+
+const unsigned char *safetensors_data(const SafetensorsTensor *tensor)
+{
+    return tensor->file->data + tensor->offset;
+}
+
+/* ---- tensors as float32 ------------------------------------------------------------------------------------------ */
+
+static void widen(float *out, const unsigned char *in, Dtype dtype, size_t n)
+{
+    if (dtype == DTYPE_BF16)
+        convert_bf16(out, in, n);
+    else if (dtype == DTYPE_F16)
+        convert_f16(out, in, n);
+    else if (dtype == DTYPE_F32)
+        memcpy(out, in, n * sizeof *out);
+    else /* F64 */
+        for (size_t i = 0; i < n; i++) {
+            double value;
+            memcpy(&value, in + i * sizeof value, sizeof value);
+            out[i] = (float)value;
+        }
+}
+
+/* Gives back the memory of a part of the mapping. It stays in the system's cache of the file, from where it returns when touched. */
+static void release_pages(const SafetensorsFile *st, const unsigned char *data, size_t length)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), end = (size_t)(data - st->mapped) + length, begin = (end - length) / page * page;
+    if (!st->read_into_memory)
+        madvise(st->mapped + begin, end - begin, MADV_DONTNEED);
+}
+
+typedef struct {
+    const SafetensorsTensor *tensor;
+    float *out;
+    bool release;
+} Conversion;
+
+static void convert_piece(void *context, size_t begin, size_t end, int thread)
+{
+    const Conversion *c = context;
+    size_t size = dtype_bits(c->tensor->dtype) / 8;
+    const unsigned char *in = safetensors_data(c->tensor) + begin * size;
+    (void)thread;
+    widen(c->out + begin, in, c->tensor->dtype, end - begin);
+    if (c->release)
+        release_pages(c->tensor->file, in, (end - begin) * size);
+}
+
+/* All of t to out, in parallel. */
+static void convert(const SafetensorsTensor *t, float *out, bool release)
+{
+    Conversion c = {t, out, release};
+    threads_for((size_t)t->elements, (size_t)1 << 17, convert_piece, &c);
+}
+
+static float *load_tensor(SafetensorsFile *st, const SafetensorsTensor *t)
+{
+    if (!is_computable(t->dtype)) {
+        fail(st, t, NOT_COMPUTABLE, dtype_name(t->dtype));
+        return NULL;
+    }
+    float *out = t->elements < SIZE_MAX / sizeof *out ? malloc((size_t)t->elements * sizeof *out + 1) : NULL;
+    if (out)
+        convert(t, out, false);
+    else
+        fail(st, t, "not enough memory for %" PRIu64 " numbers", t->elements);
+    return out;
+}
+
+float *safetensors_load_float(SafetensorsFile *st, const char *name)
+{
+    SafetensorsTensor t;
+    return safetensors_find(st, name, &t) == 0 ? load_tensor(st, &t) : NULL;
+}
+
+/* ---- all weights ------------------------------------------------------------------------------------------------- */
+
+/* All tensors are gone through twice: without storage to check each and to count, then to fill the storage. */
+typedef struct {
+    SafetensorsFile *st;
+    TransformerWeights *w;
+    size_t n_layers;
+    unsigned char *storage; /* NULL the first time */
+    uint64_t used;          /* bytes of it. No overflow: the files fit the address space, and a number at most doubles */
+    uint64_t done, total;   /* bytes of the files, for the progress */
+} Loader;
+
+/* A matrix must be [rows,cols], a vector, whose cols are 0, [rows]. */
+static int check_weight(SafetensorsFile *st, const SafetensorsTensor *t, size_t rows, size_t cols)
+{
+    uint64_t asked[2] = {rows, cols};
+    size_t rank = cols ? 2 : 1;
+    char here[SHAPE_TEXT], there[SHAPE_TEXT];
+    if (t->rank != rank || memcmp(t->shape, asked, rank * sizeof *asked) != 0)
+        return fail(st, t, "is %s, but config.json asks for %s", shape_text(t->shape, t->rank, here), shape_text(asked, rank, there));
+    return is_computable(t->dtype) ? 0 : fail(st, t, NOT_COMPUTABLE, dtype_name(t->dtype));
+}
+
+/* What becomes of a matrix. In MODE_BF16 it keeps its type in the file, but F64, which matrices don't have, becomes F32. */
+static WeightType weight_type(WeightMode mode, Dtype dtype, bool in_layer)
+{
+    if (mode == MODE_Q8 || mode == MODE_Q4)
+        return mode == MODE_Q4 && in_layer ? WEIGHT_Q4 : WEIGHT_Q8;
+    return mode == MODE_F32 ? WEIGHT_F32 : dtype == DTYPE_BF16 ? WEIGHT_BF16 : dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_F32;
+}
+
+static int quantise(SafetensorsFile *st, const SafetensorsTensor *t, const Matrix *to, void *place)
+{
+    Matrix from = {safetensors_data(t), weight_type(MODE_BF16, t->dtype, false), to->rows, to->cols};
+    float *widened = t->dtype == DTYPE_F64 ? load_tensor(st, t) : NULL;
+    size_t bad_row = 0;
+    if (t->dtype == DTYPE_F64 && !widened)
+        return -1;
+    if (widened)
+        from.data = widened;
+    int result = matmul_quantize(to, place, &from, &bad_row);
+    free(widened);
+    release_pages(t->file, safetensors_data(t), (size_t)t->length);
+    return result == 0 ? 0 : fail(st, t, "row %zu has a NaN or an infinity, which q8 and q4 can't hold", bad_row);
+}
+
+/* One tensor: checked and counted, and the second time brought to its place. Layers of an array of floats follow one another without
+ * a gap; whatever else starts at a multiple of 64 bytes. Outside of the layers, layer is -1. Vectors have no cols and no matrix. */
+static int load_weight(Loader *l, const char *name, int layer, size_t rows, size_t cols, float **array, Matrix *matrix)
+{
+    SafetensorsTensor t;
+    if (safetensors_find(l->st, name, &t) != 0 || check_weight(l->st, &t, rows, cols) != 0)
+        return -1;
+    WeightMode mode = matrix ? l->w->mode : MODE_F32;
+    WeightType type = weight_type(mode, t.dtype, layer >= 0);
+    bool quantised = type == WEIGHT_Q8 || type == WEIGHT_Q4, view = mode == MODE_BF16 && t.dtype != DTYPE_F64;
+    if (quantised && cols % 32 != 0)
+        return fail(l->st, &t, "has rows of %zu numbers; q8 and q4 need a multiple of 32", cols);
+    if (mode != MODE_F32 || layer <= 0)
+        l->used = (l->used + 63) / 64 * 64;
+    unsigned char *place = l->storage ? l->storage + l->used : NULL;
+    l->used += view ? 0 : quantised ? matmul_quantized_size(type, rows, cols) : t.elements * sizeof(float);
+    if (!l->storage) {
+        l->total += t.length;
+        return 0;
+    }
+    if (mode == MODE_F32 && layer <= 0)
+        *array = (float *)place;
+    if (matrix)
+        *matrix = (Matrix){view ? safetensors_data(&t) : place, type, rows, cols};
+    if (quantised && quantise(l->st, &t, matrix, place) != 0)
+        return -1;
+    if (!quantised && !view)
+        convert(&t, (float *)place, true);
+    l->done += t.length;
+    if (l->st->progress)
+        l->st->progress(l->st->progress_context, l->done, l->total);
+    return 0;
+}
+
+/* One tensor of every layer, into an array that is stacked by layer. */
+static int load_layered(Loader *l, const char *suffix, size_t rows, size_t cols, float **array, Matrix *matrices)
+{
+    for (int layer = 0; (size_t)layer < l->n_layers; layer++) {
+        char name[96];
+        snprintf(name, sizeof name, LAYER_NAME, layer, suffix);
+        if (load_weight(l, name, layer, rows, cols, array, matrices ? &matrices[layer] : NULL) != 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int load_all(Loader *l, const Config *c)
+{
+    TransformerWeights *w = l->w;
+    size_t vocab = c->vocab_size, dim = c->dim, q_dim = c->q_dim, kv_dim = c->kv_dim, hidden = c->hidden_dim;
+    if (load_weight(l, "model.embed_tokens.weight", -1, vocab, dim, &w->token_embedding_table, &w->embedding)
+        || load_layered(l, "input_layernorm.weight", dim, 0, &w->input_layernorm, NULL)
+        || load_layered(l, "self_attn.q_proj.weight", q_dim, dim, &w->q_proj, w->q)
+        || load_layered(l, "self_attn.q_proj.bias", q_dim, 0, &w->q_bias, NULL)
+        || load_layered(l, "self_attn.k_proj.weight", kv_dim, dim, &w->k_proj, w->k)
+        || load_layered(l, "self_attn.k_proj.bias", kv_dim, 0, &w->k_bias, NULL)
+        || load_layered(l, "self_attn.v_proj.weight", kv_dim, dim, &w->v_proj, w->v)
+        || load_layered(l, "self_attn.v_proj.bias", kv_dim, 0, &w->v_bias, NULL)
+        || load_layered(l, "self_attn.o_proj.weight", dim, q_dim, &w->o_proj, w->o)
+        || load_layered(l, "post_attention_layernorm.weight", dim, 0, &w->post_attention_layernorm, NULL)
+        || load_layered(l, "mlp.gate_proj.weight", hidden, dim, &w->gate_proj, w->gate)
+        || load_layered(l, "mlp.up_proj.weight", hidden, dim, &w->up_proj, w->up)
+        || load_layered(l, "mlp.down_proj.weight", dim, hidden, &w->down_proj, w->down)
+        || load_weight(l, "model.norm.weight", -1, dim, 0, &w->norm, NULL))
+        return -1;
+    if (!c->tie_word_embeddings)
+        return load_weight(l, "lm_head.weight", -1, vocab, dim, &w->lm_head, &w->head);
+    w->lm_head = w->token_embedding_table;
+    w->head = w->embedding;
+    return 0;
+}
+
+static int allocate_matrices(Loader *l)
+{
+    Matrix **fields[7] = {&l->w->q, &l->w->k, &l->w->v, &l->w->o, &l->w->gate, &l->w->up, &l->w->down};
+    Matrix *all = calloc(l->n_layers, 7 * sizeof *all);
+    for (size_t i = 0; i < 7 && all; i++)
+        *fields[i] = all + i * l->n_layers;
+    return all ? 0 : fail(l->st, NULL, "not enough memory for %zu layers", l->n_layers);
+}
+
+static int allocate_storage(Loader *l)
+{
+    void *storage = MAP_FAILED;
+    if (l->used <= SIZE_MAX)
+        storage = mmap(NULL, (size_t)l->used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (storage == MAP_FAILED)
+        return fail(l->st, NULL, "not enough memory: the weights take %" PRIu64 " bytes", l->used);
+    l->w->storage = l->storage = storage;
+    l->w->storage_size = (size_t)l->used;
+    want_huge_pages(storage, l->w->storage_size);
+    l->used = 0;
+    return 0;
+}
+
+/* Tensor                                              field of TransformerWeights     shape
+ *
+ * model.embed_tokens.weight                           token_embedding_table           [vocab][dim]
+ * model.layers.N.input_layernorm.weight               input_layernorm                 [layer][dim]
+ * model.layers.N.self_attn.q_proj.weight, .bias       q_proj, q_bias                  [layer][q_dim][dim], [layer][q_dim]
+ * model.layers.N.self_attn.k_proj.weight, .bias       k_proj, k_bias                  [layer][kv_dim][dim], [layer][kv_dim]
+ * model.layers.N.self_attn.v_proj.weight, .bias       v_proj, v_bias                  [layer][kv_dim][dim], [layer][kv_dim]
+ * model.layers.N.self_attn.o_proj.weight              o_proj, which has no bias       [layer][dim][q_dim]
+ * model.layers.N.post_attention_layernorm.weight      post_attention_layernorm        [layer][dim]
+ * model.layers.N.mlp.gate_proj.weight                 gate_proj                       [layer][hidden][dim]
+ * model.layers.N.mlp.up_proj.weight                   up_proj                         [layer][hidden][dim]
+ * model.layers.N.mlp.down_proj.weight                 down_proj                       [layer][dim][hidden]
+ * model.norm.weight                                   norm                            [dim]
+ * lm_head.weight                                      lm_head                         [vocab][dim]
+ *
+ * With tie_word_embeddings the head is the embedding, even if there is an lm_head.weight. Each matrix has a Matrix as well, which
+ * is all that there is of it in the modes that keep no FP32 copy. */
+int safetensors_load_weights(SafetensorsFile *st, const Config *cfg, TransformerWeights *w)
+{
+    Loader l = {.st = st, .w = w, .n_layers = cfg->n_layers};
+    if (allocate_matrices(&l) == 0 && load_all(&l, cfg) == 0 && allocate_storage(&l) == 0 && load_all(&l, cfg) == 0)
+        return 0;
+    safetensors_free_weights(w);
+    return -1;
+}
+
+void safetensors_free_weights(TransformerWeights *w)
+{
+    if (w->storage)
+        munmap(w->storage, w->storage_size);
+    free(w->q); /* the matrices of all fields */
+    *w = (TransformerWeights){.mode = w->mode};
+}
