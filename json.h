@@ -27,8 +27,8 @@ struct JsonValue {
     JsonValue *next;  /* the member after this one or NULL */
 };
 
-/* Parses the whole text. Returns the root, which owns every value below it; or NULL with "byte N: what is wrong" in err.
- * Strings without escapes point into text, which must outlive the tree. Members of equal name are all kept, in order. */
+/* Parses the whole text. Returns the root, which owns every value below it; or NULL with "byte N: what is wrong" in err, counted
+ * from 0. Numbers and strings without escapes point into text, which must outlive the tree. Members of equal name are all kept, in order. */
 JsonValue *json_parse(const char *text, size_t length, char err[512]);
 void json_free(JsonValue *root); /* NULL is fine */
 
@@ -38,9 +38,9 @@ const JsonValue *json_get(const JsonValue *object, const char *key);
 /* NULL is no string, no number, nothing; so that look-ups can be chained. */
 bool json_string_is(const JsonValue *value, const char *text);
 bool json_key_is(const JsonValue *member, const char *name);
-int json_u64(const JsonValue *value, uint64_t *out);  /* -1 unless it is an integer of 0..2^64-1 written without . or e */
+int json_u64(const JsonValue *value, uint64_t *out);  /* -1 unless it is an integer of 0..2^64-1 written without . or e, nor as -0 */
 int json_i64(const JsonValue *value, int64_t *out);   /* the same for -2^63..2^63-1 */
-int json_double(const JsonValue *value, double *out); /* any number, correctly rounded; -1 if it is none */
+int json_double(const JsonValue *value, double *out); /* any number, correctly rounded; -1 if it is none. Only of a parsed tree */
 int json_bool(const JsonValue *value, bool *out);
 
 /* Writers. They print to out and leave errors to its ferror(). */

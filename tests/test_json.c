@@ -1,0 +1,697 @@
+/* json.c: what it accepts, what it says to what it refuses, numbers to the last digit, and the writers. Values were taken from
+ * Python's json module; where that is laxer (lone surrogates, numbers beyond the doubles), from the rules in json.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "../json.h"
+
+#include <math.h>
+#include <time.h>
+
+#include "check.h"
+
+/* A text in memory of exactly its length, so that a sanitizer sees every byte read behind it. */
+static char *exact_copy(const char *text, size_t length)
+{
+    char *copy = malloc(length ? length : 1);
+    memcpy(copy, text, length);
+    return length ? copy : copy + 1;
+}
+
+static void free_copy(char *copy, size_t length)
+{
+    free(length ? copy : copy - 1);
+}
+
+static char *print(const JsonValue *v, JsonStyle style)
+{
+    char *text = NULL;
+    size_t length;
+    FILE *f = open_memstream(&text, &length);
+    json_print(f, v, style);
+    fclose(f);
+    return text;
+}
+
+/* What text is in that style (fresh), or NULL and err. */
+static char *convert(const char *text, size_t length, JsonStyle style, char err[512])
+{
+    char *copy = exact_copy(text, length), *result = NULL;
+    JsonValue *v = json_parse(copy, length, err);
+    if (v)
+        result = print(v, style);
+    json_free(v);
+    free_copy(copy, length);
+    return result;
+}
+
+/* ---- what is accepted, and its canonical form ---- */
+
+#define T(text) text, sizeof text - 1
+
+static const struct {
+    const char *text;
+    size_t length;
+    const char *canonical;
+} accepted[] = {
+    {T("null"), "null"},
+    {T(" \t\r\n true \n"), "true"},
+    {T("false"), "false"},
+    {T("0"), "0"},
+    {T("-0"), "0"},
+    {T("-0.0"), "-0.0"},
+    {T("-12"), "-12"},
+    {T("1E2"), "100.0"},
+    {T("1e-2"), "0.01"},
+    {T("1.5e+3"), "1500.0"},
+    {T("0e999999999999"), "0.0"},
+    {T("1e-400"), "0.0"},
+    {T("5e-324"), "5e-324"},
+    {T("2.4703282292062327e-324"), "0.0"},
+    {T("2.4703282292062328e-324"), "5e-324"},
+    {T("2.2250738585072011e-308"), "2.225073858507201e-308"},
+    {T("1.7976931348623158e308"), "1.7976931348623157e+308"},
+    {T("5.6843418860808015e-14"), "5.684341886080802e-14"}, /* 2^-44 */
+    {T("9007199254740993"), "9007199254740993"},
+    {T("9007199254740993.0"), "9007199254740992.0"},
+    {T("1e15"), "1000000000000000.0"},
+    {T("1e16"), "1e+16"},
+    {T("0.0001"), "0.0001"},
+    {T("0.00001"), "1e-05"},
+    {T("1.00000000000000011102230246251565"), "1.0"},
+    {T("123456789012345678901234567890"), "123456789012345678901234567890"},
+    {T("\"\""), "\"\""},
+    {T("\"a\\u0000b\""), "\"a\\u0000b\""},
+    {T("\"\\\"\\\\\\/\\b\\f\\n\\r\\t\""), "\"\\\"\\\\/\\b\\f\\n\\r\\t\""},
+    {T("\"\\u00e9\\u4E2d\\uD83D\\uDE00\""), "\"\\u00e9\\u4e2d\\ud83d\\ude00\""},
+    {T("\"\\uDBFF\\uDFFF\""), "\"\\udbff\\udfff\""},
+    {T("\"\\ud800\\udc00\""), "\"\\ud800\\udc00\""},
+    {T("\"\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80\x7f\""), "\"\\u00e9\\u4e2d\\ud83d\\ude00\\u007f\""},
+    {T("\"\xed\x9f\xbf\xee\x80\x80\xef\xbf\xbf\xf4\x8f\xbf\xbf\""), "\"\\ud7ff\\ue000\\uffff\\udbff\\udfff\""},
+    {T("\"\xe2\x80\xa8\xef\xbb\xbf\""), "\"\\u2028\\ufeff\""},
+    {T("[]"), "[]"},
+    {T(" [ ] "), "[]"},
+    {T("[1\n,\r2\t]"), "[1,2]"},
+    {T("[[],[[]],{}]"), "[[],[[]],{}]"},
+    {T("{}"), "{}"},
+    {T("{ \"a\" : { \"b\" : [ null ] } }"), "{\"a\":{\"b\":[null]}}"},
+    {T("{\"\":0}"), "{\"\":0}"},
+    {T("{\"a\":1,\"b\":2,\"a\":3}"), "{\"a\":3,\"b\":2}"},
+    {T("{\"a\":1,\"\\u0061\":2}"), "{\"a\":2}"},
+    {T("{\"a\":1,\"A\":2,\"a\\u0000\":3,\"aa\":4}"), "{\"a\":1,\"A\":2,\"a\\u0000\":3,\"aa\":4}"},
+    {T("{\"\\u0000\":1,\"\\u0000\":[],\"\":2}"), "{\"\\u0000\":[],\"\":2}"},
+};
+
+static void test_accepted(void)
+{
+    char err[512] = "";
+    for (size_t i = 0; i < sizeof accepted / sizeof *accepted; i++) {
+        char *got = convert(accepted[i].text, accepted[i].length, JSON_CANONICAL, err);
+        check(got && strcmp(got, accepted[i].canonical) == 0, "%s: %s", accepted[i].text, got ? got : err);
+        free(got);
+    }
+}
+
+/* ---- what is refused, and how that is said ---- */
+
+static const struct {
+    const char *text;
+    size_t length;
+    const char *error; /* its beginning */
+} refused[] = {
+    {T(""), "byte 0: found the end of the text, expected a value"},
+    {T("  \n"), "byte 3: found the end of the text, expected a value"},
+    {T("\0"), "byte 0: found byte 0x00, expected a value"},
+    {T("\xef\xbb\xbf{}"), "byte 0: found byte 0xef, expected a value"},
+    {T("nul"), "byte 3: found the end of the text, expected null"},
+    {T("[nulx]"), "byte 4: found 'x', expected null"},
+    {T("nulll"), "byte 4: found 'l', expected the end of the text"},
+    {T("True"), "byte 0: found 'T', expected a value"},
+    {T("NaN"), "byte 0: found 'N', expected a value"},
+    {T("-Infinity"), "byte 1: found 'I', expected a digit"},
+    {T("{} {}"), "byte 3: found '{', expected the end of the text"},
+    {T("{}\0"), "byte 2: found byte 0x00, expected the end of the text"},
+    {T("[1]\x0b"), "byte 3: found byte 0x0b, expected the end of the text"},
+    {T("[1]//c"), "byte 3: found '/', expected the end of the text"},
+    {T("-"), "byte 1: found the end of the text, expected a digit"},
+    {T("+1"), "byte 0: found '+', expected a value"},
+    {T(".5"), "byte 0: found '.', expected a value"},
+    {T("01"), "byte 1: found '1', expected no digit after a leading 0"},
+    {T("[-00.5]"), "byte 3: found '0', expected no digit after a leading 0"},
+    {T("7."), "byte 2: found the end of the text, expected a digit"},
+    {T("[7.e1]"), "byte 3: found 'e', expected a digit"},
+    {T("[7e]"), "byte 3: found ']', expected a digit"},
+    {T("7e+"), "byte 3: found the end of the text, expected a digit"},
+    {T("0x1F"), "byte 1: found 'x', expected the end of the text"},
+    {T("1_000"), "byte 1: found '_', expected the end of the text"},
+    {T("1e999"), "byte 0: found 1e999, expected a number within the doubles"},
+    {T("[0, -1.7976931348623159e308]"), "byte 4: found -1.7976931348623159e308, expected a number within the doubles"},
+    {T("\""), "byte 1: found the end of the text, expected '\"' to close the string of byte 0"},
+    {T("[\"abc"), "byte 5: found the end of the text, expected '\"' to close the string of byte 1"},
+    {T("'a'"), "byte 0: found ''', expected a value"},
+    {T("\"a\nb\""), "byte 2: found byte 0x0a in a string, expected it to be written \\u000a"},
+    {T("\"\0\""), "byte 1: found byte 0x00 in a string, expected it to be written \\u0000"},
+    {T("\"abcdefgh\x1fijklmnop\""), "byte 9: found byte 0x1f in a string"},
+    {T("\"\\x41\""), "byte 2: found 'x', expected one of"},
+    {T("\"\\\0\""), "byte 2: found byte 0x00, expected one of"},
+    {T("\"\\"), "byte 2: found the end of the text, expected one of"},
+    {T("\"\\u004\""), "byte 1: found \\u, expected four hexadecimal digits"},
+    {T("\"\\u12"), "byte 1: found \\u, expected four hexadecimal digits"},
+    {T("\"\\u+041\""), "byte 1: found \\u, expected four hexadecimal digits"},
+    {T("\"\\u00g0\""), "byte 1: found \\u, expected four hexadecimal digits"},
+    {T("\"\\ud83d\""), "byte 1: found \\ud83d, expected both halves of a surrogate pair"},
+    {T("\"a\\ude00\\ud83d\""), "byte 2: found \\ude00, expected both halves of a surrogate pair"},
+    {T("\"\\uD800\\u0041\""), "byte 1: found \\uD800, expected both halves of a surrogate pair"},
+    {T("\"\\ud83dxxxxxxxx\""), "byte 1: found \\ud83d, expected both halves of a surrogate pair"},
+    {T("\"\\ud83d\\ud83d\""), "byte 1: found \\ud83d, expected both halves of a surrogate pair"},
+    {T("\"\\ud83d\\ude0"), "byte 1: found \\ud83d, expected both halves of a surrogate pair"},
+    {T("{\"\\udc00\":1}"), "byte 2: found \\udc00, expected both halves of a surrogate pair"},
+    {T("\"\x80\""), "byte 1: found byte 0x80, expected UTF-8"},
+    {T("\"\xc0\x80\""), "byte 1: found byte 0xc0, expected UTF-8"},
+    {T("\"\xc3(\""), "byte 2: found '(', expected UTF-8"},
+    {T("\"\xe0\x9f\xbf\""), "byte 2: found byte 0x9f, expected UTF-8"},
+    {T("\"\xed\xa0\x80\""), "byte 2: found byte 0xa0, expected UTF-8"},
+    {T("\"\xf0\x8f\xbf\xbf\""), "byte 2: found byte 0x8f, expected UTF-8"},
+    {T("\"\xf4\x90\x80\x80\""), "byte 2: found byte 0x90, expected UTF-8"},
+    {T("\"\xf5\x80\x80\x80\""), "byte 1: found byte 0xf5, expected UTF-8"},
+    {T("\"\xff\""), "byte 1: found byte 0xff, expected UTF-8"},
+    {T("\"abcdefghijk\xf0\x9f\x98\""), "byte 15: found '\"', expected UTF-8"},
+    {T("\"\xe4\xb8"), "byte 3: found the end of the text, expected UTF-8"},
+    {T("["), "byte 1: found the end of the text, expected a value"},
+    {T("[1,]"), "byte 3: found ']', expected a value"},
+    {T("[,1]"), "byte 1: found ',', expected a value"},
+    {T("[1 2]"), "byte 3: found '2', expected ',' or ']'"},
+    {T("[1}"), "byte 2: found '}', expected ',' or ']'"},
+    {T("[]]"), "byte 2: found ']', expected the end of the text"},
+    {T("{\"a\":1,}"), "byte 7: found '}', expected a name in double quotes"},
+    {T("{,}"), "byte 1: found ',', expected a name in double quotes"},
+    {T("{a:1}"), "byte 1: found 'a', expected a name in double quotes"},
+    {T("{1:2}"), "byte 1: found '1', expected a name in double quotes"},
+    {T("{\"a\" 1}"), "byte 5: found '1', expected ':'"},
+    {T("{\"a\":}"), "byte 5: found '}', expected a value"},
+    {T("{\"a\":1;\"b\":2}"), "byte 6: found ';', expected ',' or '}'"},
+    {T("{\"a\":1"), "byte 6: found the end of the text, expected ',' or '}'"},
+    {T("\xc2\xa0[1]"), "byte 0: found byte 0xc2, expected a value"},
+    {T("\xff\xfe{\0}\0"), "byte 0: found byte 0xff, expected a value"},
+};
+
+static void test_refused(void)
+{
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char err[512] = "";
+        char *got = convert(refused[i].text, refused[i].length, JSON_CANONICAL, err);
+        check(!got && strncmp(err, refused[i].error, strlen(refused[i].error)) == 0, "%s: %s", refused[i].text, got ? got : err);
+        free(got);
+    }
+}
+
+/* The document ends with its last bracket, so each beginning of it is refused, for the missing rest. */
+static void test_truncated(void)
+{
+    static const char text[] = " {\"a\\u00e9\\n\" : [1, -2.5e+3, true, false, null, \"\xc3\xa9\xf0\x9f\x98\x80 and plain text\"], "
+                               "\"\\ud83d\\ude00\": {\"x\": {}, \"y\": [[], \"\"]}}";
+    char err[512];
+    for (size_t n = 0; n < sizeof text - 1; n++) {
+        char *got = convert(text, n, JSON_COMPACT, err);
+        char want[64];
+        snprintf(want, sizeof want, "byte %zu: found the end of the text", n);
+        check(!got && (strncmp(err, want, strlen(want)) == 0 || strstr(err, "\\u")), "%zu bytes: %s", n, err);
+        free(got);
+    }
+    char *got = convert(text, sizeof text - 1, JSON_COMPACT, err);
+    check(got != NULL, "%s", err);
+    free(got);
+}
+
+/* Every byte replaced by each of some others: no crash, and what is still accepted prints to something that is read the same. */
+static void test_damaged(void)
+{
+    static const char text[] = "{\"k\": [0, -1.5E+2, \"a\\u00e9\\ud83d\\ude00\xe4\xb8\xad\"], \"k\": {\"\": null, \"t\": true}}";
+    static const char bytes[] = "\0\1 \"\\/0189-+.eE,:[]{}untfx\x7f\x80\xbf\xc3\xed\xf4\xff";
+    char err[512];
+    size_t kept = 0;
+    for (size_t at = 0; at < sizeof text - 1; at++)
+        for (size_t b = 0; b < sizeof bytes - 1; b++) {
+            char damaged[sizeof text];
+            memcpy(damaged, text, sizeof text);
+            damaged[at] = bytes[b];
+            char *once = convert(damaged, sizeof text - 1, JSON_CANONICAL, err);
+            char *again = once ? convert(once, strlen(once), JSON_CANONICAL, err) : NULL;
+            kept += once != NULL;
+            check(!once || (again && strcmp(once, again) == 0), "byte %zu = 0x%02x: %s", at, (unsigned char)bytes[b], once);
+            free(once);
+            free(again);
+        }
+    check(kept > 100, "only %zu damaged texts were accepted", kept);
+}
+
+/* ---- depth, long lists, equal names ---- */
+
+static void test_depth(void)
+{
+    static char text[1000001];
+    char err[512];
+    for (int object = 0; object < 2; object++)
+        for (size_t depth = JSON_MAX_DEPTH - 1; depth <= JSON_MAX_DEPTH + 1; depth++) {
+            const char *open = object ? "{\"a\":" : "[", *close = object ? "}" : "]";
+            size_t n = 0;
+            for (size_t i = 0; i < depth; i++)
+                n += (size_t)sprintf(text + n, "%s", open);
+            n += (size_t)sprintf(text + n, "0");
+            for (size_t i = 0; i < depth; i++)
+                n += (size_t)sprintf(text + n, "%s", close);
+            char *got = convert(text, n, JSON_CANONICAL, err);
+            if (depth <= JSON_MAX_DEPTH) {
+                check(got && strcmp(got, text) == 0, "depth %zu: %s", depth, got ? got : err);
+            } else {
+                char want[128];
+                snprintf(want, sizeof want, "byte %zu: found '%c' inside of 127 arrays and objects", JSON_MAX_DEPTH * strlen(open), *open);
+                check(!got && strncmp(err, want, strlen(want)) == 0, "depth %zu: %s", depth, err);
+            }
+            free(got);
+        }
+    memset(text, '[', 1000000);
+    check(!json_parse(text, 1000000, err) && strncmp(err, "byte 127: ", 10) == 0, "%s", err);
+
+    /* a tree made by hand, deeper than the limit, is cut when it is printed */
+    static JsonValue lists[400];
+    for (size_t i = 0; i < 400; i++)
+        lists[i] = (JsonValue){.type = JSON_ARRAY, .length = i < 399, .child = i < 399 ? &lists[i + 1] : NULL};
+    char *got = print(lists, JSON_COMPACT);
+    check(strlen(got) == 2 * JSON_MAX_DEPTH + 4 && strncmp(got + JSON_MAX_DEPTH, "null]", 5) == 0, "%s", got);
+    free(got);
+}
+
+/* Both ways of finding equal names, in objects short and long, against what a loop over the members says. */
+static void test_equal_names(void)
+{
+    for (size_t n = 1; n <= 200000; n = n < 20 ? n + 1 : n * 10) {
+        char *text = NULL, *want = NULL, err[512];
+        size_t length, names = (n + 1) / 2;
+        FILE *f = open_memstream(&text, &length);
+        for (size_t i = 0; i < n; i++)
+            fprintf(f, "%s\"name \\u00e9 %zu\":%zu", i ? ", " : "{", i % names, i);
+        fputs("}", f);
+        fclose(f);
+        size_t want_length;
+        f = open_memstream(&want, &want_length);
+        for (size_t i = 0; i < names; i++)
+            fprintf(f, "%s\"name \\u00e9 %zu\":%zu", i ? "," : "{", i, i + names < n ? i + names : i);
+        fputs("}", f);
+        fclose(f);
+        char *got = convert(text, length, JSON_CANONICAL, err);
+        check(got && strcmp(got, want) == 0, "%zu members", n);
+        free(got);
+        JsonValue *v = json_parse(text, length, err);
+        uint64_t last = 0;
+        check(v && v->length == n && json_u64(json_get(v, "name \xc3\xa9 0"), &last) == 0 && last == (n > 1 ? names * ((n - 1) / names) : 0),
+              "%zu members: the last one of a name is %zu", n, (size_t)last);
+        json_free(v);
+        free(text);
+        free(want);
+    }
+}
+
+/* ---- look-ups ---- */
+
+static void test_lookup(void)
+{
+    static const char text[] = "{\"s\":\"a\\u0000b\",\"n\":-7,\"t\":true,\"f\":false,\"z\":null,\"x\\u0000\":1,\"o\":{\"i\":1.0},\"a\":[1,2]}";
+    char err[512];
+    JsonValue *root = json_parse(text, sizeof text - 1, err);
+    uint64_t u;
+    int64_t i;
+    double d;
+    bool b;
+    check(root && root->type == JSON_OBJECT && root->length == 8 && !root->key && !root->next, "%s", err);
+    const JsonValue *s = json_get(root, "s");
+    check(s && s->length == 3 && memcmp(s->text, "a\0b", 3) == 0, "a NUL stays in its string");
+    check(!json_string_is(s, "a"), "a string does not end at its NUL");
+    check(json_key_is(s, "s") && !json_key_is(s, "ss") && !json_key_is(root, "s"), "names");
+    check(!json_get(root, "x") && !json_get(root, "missing") && !json_get(NULL, "s") && !json_get(s, "s"), "what isn't there");
+    check(json_get(json_get(root, "o"), "i") && !json_get(json_get(root, "q"), "i"), "look-ups in a chain");
+    check(json_i64(json_get(root, "n"), &i) == 0 && i == -7, "-7");
+    check(json_u64(json_get(root, "n"), &u) == -1, "-7 is no u64");
+    check(json_double(json_get(root, "n"), &d) == 0 && d == -7, "-7");
+    check(json_u64(json_get(json_get(root, "o"), "i"), &u) == -1 && json_i64(json_get(json_get(root, "o"), "i"), &i) == -1, "1.0 is no integer");
+    check(json_bool(json_get(root, "t"), &b) == 0 && b, "true");
+    check(json_bool(json_get(root, "f"), &b) == 0 && !b, "false");
+    check(json_bool(json_get(root, "z"), &b) == -1 && json_bool(json_get(root, "n"), &b) == -1 && json_bool(NULL, &b) == -1, "no boolean");
+    check(json_u64(NULL, &u) == -1 && json_i64(NULL, &i) == -1 && json_double(NULL, &d) == -1 && json_double(s, &d) == -1, "no number");
+    check(!json_string_is(NULL, "") && !json_key_is(NULL, ""), "NULL is nothing");
+    const JsonValue *a = json_get(root, "a");
+    check(a && a->length == 2 && a->child && a->child->next && !a->child->next->next && !a->child->key, "a list of two");
+    json_free(root);
+    json_free(NULL);
+}
+
+static void test_integers(void)
+{
+    static const struct {
+        const char *text;
+        bool u64, i64;
+        uint64_t u;
+        int64_t i;
+    } cases[] = {
+        {"0", true, true, 0, 0},
+        {"-0", false, true, 0, 0},
+        {"9223372036854775807", true, true, INT64_MAX, INT64_MAX},
+        {"9223372036854775808", true, false, (uint64_t)INT64_MAX + 1, 0},
+        {"18446744073709551615", true, false, UINT64_MAX, 0},
+        {"18446744073709551616", false, false, 0, 0},
+        {"18446744073709551620", false, false, 0, 0},
+        {"184467440737095516150", false, false, 0, 0},
+        {"-1", false, true, 0, -1},
+        {"-9223372036854775808", false, true, 0, INT64_MIN},
+        {"-9223372036854775809", false, false, 0, 0},
+        {"1.0", false, false, 0, 0},
+        {"1e0", false, false, 0, 0},
+        {"\"1\"", false, false, 0, 0},
+        {"[1]", false, false, 0, 0},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        char err[512];
+        JsonValue *v = json_parse(cases[k].text, strlen(cases[k].text), err);
+        uint64_t u = 0;
+        int64_t i = 0;
+        check((json_u64(v, &u) == 0) == cases[k].u64 && u == cases[k].u, "%s as u64: %llu", cases[k].text, (unsigned long long)u);
+        check((json_i64(v, &i) == 0) == cases[k].i64 && i == cases[k].i, "%s as i64: %lld", cases[k].text, (long long)i);
+        json_free(v);
+    }
+}
+
+/* Numbers of hundreds of digits: a double holds 308 of them before the point and part of the 309th. */
+static void test_long_numbers(void)
+{
+    char text[1200], err[512];
+    double d = 0;
+    for (size_t n = 305; n <= 312; n++) {
+        memset(text, '1', n);
+        JsonValue *v = json_parse(text, n, err);
+        check((v != NULL) == (n <= 309), "%zu digits: %s", n, v ? "accepted" : err);
+        check(!v || v->length == n, "its digits are kept");
+        json_free(v);
+    }
+    memset(text, '0', sizeof text);
+    memcpy(text, "[0.", 3);
+    text[1100] = '1';
+    text[1101] = ']';
+    JsonValue *v = json_parse(text, 1102, err);
+    check(v && json_double(v->child, &d) == 0 && d == 0, "%s", err);
+    json_free(v);
+    text[1101] = 'e'; /* 1e-1098 times 1e1098 */
+    memcpy(text + 1102, "1098]", 5);
+    v = json_parse(text, 1107, err);
+    check(v && json_double(v->child, &d) == 0 && d == 1, "%s: %g", err, d);
+    json_free(v);
+}
+
+/* ---- writers ---- */
+
+static void test_styles(void)
+{
+    static const char text[] = "{\"a\" : [1.50, {}, [ ], \"\\u00e9\\/\\u007f\"], \"b\":-0, \"a\":{\"c\":1E3}}";
+    static const char *const want[] = {
+        "{\"a\":[1.50,{},[],\"\xc3\xa9/\\u007f\"],\"b\":-0,\"a\":{\"c\":1E3}}",
+        "{\n  \"a\": [\n    1.50,\n    {},\n    [],\n    \"\xc3\xa9/\\u007f\"\n  ],\n  \"b\": -0,\n  \"a\": {\n    \"c\": 1E3\n  }\n}",
+        "{\"a\":{\"c\":1000.0},\"b\":0}",
+    };
+    char err[512];
+    for (int style = JSON_COMPACT; style <= JSON_CANONICAL; style++) {
+        char *got = convert(text, sizeof text - 1, (JsonStyle)style, err);
+        check(got && strcmp(got, want[style]) == 0, "style %d: %s", style, got ? got : err);
+        free(got);
+    }
+}
+
+static void test_write_string(void)
+{
+    static const struct {
+        const char *text;
+        size_t length;
+        const char *want;
+    } cases[] = {
+        {T(""), "\"\""},
+        {T("a\0b"), "\"a\\u0000b\""},
+        {T("\"\\/\b\f\n\r\t\x1b\x7f"), "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u001b\\u007f\""},
+        {T("\xc2\x80\xf0\x9f\x98\x80"), "\"\xc2\x80\xf0\x9f\x98\x80\""},
+        {T("\xff"), "\"\xef\xbf\xbd\""},
+        {T("a\xf0\x9f\x98z"), "\"a\xef\xbf\xbdz\""},                                 /* one for a beginning that fits together, */
+        {T("\xed\xa0\x80"), "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""},             /* one for each byte that fits nowhere */
+        {T("\xe4\xb8\xe4\xb8\xad\xc0\xaf"), "\"\xef\xbf\xbd\xe4\xb8\xad\xef\xbf\xbd\xef\xbf\xbd\""},
+        {T("\xf4\x90\x80\x80\xe4"), "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text = exact_copy(cases[i].text, cases[i].length), *got = NULL;
+        size_t length;
+        FILE *f = open_memstream(&got, &length);
+        json_write_string(f, text, cases[i].length);
+        fclose(f);
+        check(strcmp(got, cases[i].want) == 0, "case %zu: %s", i, got);
+        free(got);
+        free_copy(text, cases[i].length);
+    }
+}
+
+static uint64_t random_state = 1;
+
+static uint64_t random_u64(void)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (random_state >> 32) * 0x9e3779b97f4a7c15u ^ random_state;
+}
+
+static char *double_text(double value)
+{
+    char *text = NULL;
+    size_t length;
+    FILE *f = open_memstream(&text, &length);
+    json_write_double(f, value);
+    fclose(f);
+    return text;
+}
+
+static void test_doubles(void)
+{
+    static const struct {
+        double value;
+        const char *want;
+    } cases[] = {
+        {0.0, "0.0"}, {-0.0, "-0.0"}, {1, "1.0"}, {0.1, "0.1"}, {1.0 / 3, "0.3333333333333333"}, {0.1 + 0.2, "0.30000000000000004"},
+        {100, "100.0"}, {123456, "123456.0"}, {1e15, "1000000000000000.0"}, {9999999999999998.0, "9999999999999998.0"}, {1e16, "1e+16"},
+        {1e22, "1e+22"}, {1e23, "1e+23"}, {1.5e300, "1.5e+300"}, {0.0001, "0.0001"}, {0.00012345, "0.00012345"}, {0.00001, "1e-05"},
+        {0x1p-44, "5.684341886080802e-14"}, {0x1p-1022, "2.2250738585072014e-308"}, {0x1p-1074, "5e-324"},
+        {0x1p-24, "5.960464477539063e-08"}, {0x1p89, "6.189700196426902e+26"}, {INFINITY, "null"}, {-INFINITY, "null"}, {NAN, "null"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *got = double_text(cases[i].value);
+        check(strcmp(got, cases[i].want) == 0, "%a: %s, not %s", cases[i].value, got, cases[i].want);
+        free(got);
+    }
+    for (int i = 0; i < 2000; i++) {
+        uint64_t bits = random_u64();
+        double value, back;
+        char shorter[40], err[512];
+        memcpy(&value, &bits, 8);
+        if (!isfinite(value))
+            continue;
+        char *got = double_text(value);
+        JsonValue *v = json_parse(got, strlen(got), err);
+        check(v && v->type == JSON_REAL && json_double(v, &back) == 0 && memcmp(&back, &value, 8) == 0, "%a: %s", value, got);
+        json_free(v);
+        int digits = 0;
+        for (const char *c = got; *c && *c != 'e'; c++)
+            digits += *c >= '0' && *c <= '9';
+        snprintf(shorter, sizeof shorter, "%.*e", digits > 2 ? digits - 2 : 0, value);
+        check(!strchr(got, 'e') || digits < 2 || strtod(shorter, NULL) != value, "%s is shorter than %s", shorter, got);
+        free(got);
+    }
+}
+
+/* A random tree as text, with space at random and each kind of value, name and escape. */
+static void random_space(FILE *f)
+{
+    for (uint64_t n = random_u64() % 12; n > 8; n--)
+        putc(" \n\t\r"[random_u64() % 4], f);
+}
+
+static void random_string(FILE *f)
+{
+    static const char *const parts[] = {"a", "plain text of some length", "\xc3\xa9", "\xe4\xb8\xad", "\xf0\x9f\x98\x80", "\\n", "\\\"", "\\\\",
+                                        "\\u0000", "\\u4e2D", "\\uD83d\\udE00", "\x7f", "/", "\\/"};
+    putc('"', f);
+    for (uint64_t n = random_u64() % 7; n; n--)
+        fputs(parts[random_u64() % (sizeof parts / sizeof *parts)], f);
+    putc('"', f);
+}
+
+static void random_value(FILE *f, int depth)
+{
+    static const char *const scalars[] = {"null", "true", "false", "0", "-0", "-17", "1.5", "2e-3", "-1.25E+10", "18446744073709551616"};
+    uint64_t kind = random_u64() % (depth > 3 ? 2 : 4);
+    random_space(f);
+    if (kind == 0) {
+        fputs(scalars[random_u64() % (sizeof scalars / sizeof *scalars)], f);
+    } else if (kind == 1) {
+        random_string(f);
+    } else {
+        putc(kind == 2 ? '[' : '{', f);
+        random_space(f);
+        for (uint64_t n = random_u64() % 14, i = 0; i < n; i++) {
+            if (i)
+                putc(',', f);
+            random_space(f);
+            if (kind == 3) {
+                random_string(f);
+                random_space(f);
+                putc(':', f);
+            }
+            random_value(f, depth + 1);
+        }
+        putc(kind == 2 ? ']' : '}', f);
+    }
+    random_space(f);
+}
+
+/* Whatever is printed reads back as the same tree. */
+static void test_round_trips(void)
+{
+    for (int i = 0; i < 500; i++) {
+        char *text = NULL, err[512] = "";
+        size_t length;
+        FILE *f = open_memstream(&text, &length);
+        random_value(f, 0);
+        fclose(f);
+        char *compact = convert(text, length, JSON_COMPACT, err);
+        check(compact != NULL, "%s: %s", text, err);
+        for (int style = JSON_COMPACT; compact && style <= JSON_CANONICAL; style++) {
+            char *once = convert(text, length, (JsonStyle)style, err);
+            char *twice = once ? convert(once, strlen(once), (JsonStyle)style, err) : NULL;
+            char *back = once ? convert(once, strlen(once), JSON_COMPACT, err) : NULL;
+            check(twice && strcmp(once, twice) == 0, "style %d of %s", style, text);
+            check(style == JSON_CANONICAL || (back && strcmp(back, compact) == 0), "style %d of %s", style, text);
+            free(once);
+            free(twice);
+            free(back);
+        }
+        free(compact);
+        free(text);
+    }
+}
+
+/* ---- larger data ---- */
+
+static char *read_file(const char *folder, const char *name, size_t *length)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return NULL;
+    fseek(f, 0, SEEK_END);
+    long size = ftell(f);
+    rewind(f);
+    char *text = malloc((size_t)size + 1);
+    *length = fread(text, 1, (size_t)size, f);
+    fclose(f);
+    return text;
+}
+
+static void test_golden_line(const char *line, size_t length)
+{
+    char err[512] = "", text[4096];
+    JsonValue *c = json_parse(line, length, err);
+    const JsonValue *hex = json_get(c, "hex"), *value = json_get(c, "value");
+    bool accept = false;
+    check(c && hex && json_bool(json_get(c, "accept"), &accept) == 0, "a line of cases.jsonl: %s", err);
+    if (!hex)
+        return;
+    size_t n = hex->length / 2;
+    char *bytes = n <= sizeof text ? text : malloc(n);
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = (char)strtoul((char[]){hex->text[2 * i], hex->text[2 * i + 1], 0}, NULL, 16);
+    if (json_get(c, "surrogate") || json_get(c, "overflow"))
+        accept = false;
+    char *got = convert(bytes, n, JSON_CANONICAL, err);
+    check((got != NULL) == accept, "%.60s: %s", bytes, got ? "accepted" : err);
+    check(!got || !accept || (value && strlen(got) == value->length && memcmp(got, value->text, value->length) == 0), "%.60s: %s", bytes, got);
+    free(got);
+    if (bytes != text)
+        free(bytes);
+    json_free(c);
+}
+
+static void test_golden(const char *golden)
+{
+    size_t length = 0;
+    char *text = read_file(golden, "given/json/cases.jsonl", &length);
+    check(text != NULL, "given/json/cases.jsonl is missing");
+    for (char *line = text, *end; line && line < text + length; line = end + 1) {
+        end = memchr(line, '\n', (size_t)(text + length - line));
+        if (!end)
+            break;
+        test_golden_line(line, (size_t)(end - line));
+    }
+    free(text);
+}
+
+static void print_speed(const char *what, const char *text, size_t length)
+{
+    char err[512];
+    struct timespec a, b;
+    double best = INFINITY;
+    for (int i = 0; i < 3; i++) {
+        clock_gettime(CLOCK_MONOTONIC, &a);
+        JsonValue *v = json_parse(text, length, err);
+        clock_gettime(CLOCK_MONOTONIC, &b);
+        check(v != NULL, "%s: %s", what, err);
+        json_free(v);
+        double seconds = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
+        best = seconds < best ? seconds : best;
+    }
+    printf("%s: %.1f MB in %.1f ms, %.0f MB/s\n", what, (double)length / 1e6, best * 1e3, (double)length / best / 1e6);
+}
+
+static void test_speed(const char *golden)
+{
+    static const char *const names[] = {"qwen2.5/tokenizer.json", "qwen2.5/tokenizer.pairs.json"};
+    char *text = NULL;
+    size_t length;
+    FILE *f = open_memstream(&text, &length);
+    for (size_t i = 0, at = 0; i < 100000; i++, at += 1792)
+        fprintf(f, "%c\"model.layers.%zu.self_attn.q_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[896,1],\"data_offsets\":[%zu,%zu]}",
+                i ? ',' : '{', i, at, at + 1792);
+    fputs("}", f);
+    fclose(f);
+    print_speed("header of 100,000 tensors", text, length);
+    free(text);
+    for (size_t i = 0; golden && i < 2; i++)
+        if ((text = read_file(golden, names[i], &length))) {
+            print_speed(names[i], text, length);
+            free(text);
+        }
+}
+
+int main(void)
+{
+    const char *golden = getenv("GOLDEN");
+    test_accepted();
+    test_refused();
+    test_truncated();
+    test_damaged();
+    test_depth();
+    test_equal_names();
+    test_lookup();
+    test_integers();
+    test_long_numbers();
+    test_styles();
+    test_write_string();
+    test_doubles();
+    test_round_trips();
+    if (golden)
+        test_golden(golden);
+    else
+        skip("given/json of the golden data");
+    test_speed(golden);
+    return report("json");
+}
