@@ -122,7 +122,7 @@ void print_token(FILE *out, const Tokenizer *t, int id, int columns)
     snprintf(number, sizeof number, "<%d>", id);
     char *text = piece && length ? escaped(piece, length) : NULL;
     const char *shown = text ? text : number;
-    int room = columns - (text ? 2 : 0), width = columns_of(shown), used = 0;
+    int width = columns_of(shown), room = columns ? columns - (text ? 2 : 0) : width, used = 0;
     bool cut = width > room;
     if (text)
         fputc('"', out);
@@ -409,6 +409,19 @@ int *parse_ids(const char *text, size_t *n)
     }
     *n = list.count;
     return list.items;
+}
+
+char *prompt_text(const PromptArguments *p, const char *argument, size_t *length)
+{
+    *length = 0;
+    if (p->ids && (argument || p->file))
+        usage_error("--ids and a text: give one of them");
+    char *text = p->ids ? NULL : read_prompt(argument, p->file, length);
+    if (!p->ids && !text)
+        usage_error("no PROMPT: give one as an argument, with -f FILE, or on standard input");
+    if (text && p->escapes)
+        *length = expand_escapes(text, *length);
+    return text;
 }
 
 /* ---- output files --------------------------------------------------------------------------------------------------- */

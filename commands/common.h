@@ -118,7 +118,8 @@ void print_escaped(FILE *out, const char *text, size_t length);
 char *escaped(const char *text, size_t length); /* fresh */
 /* Text as it is for a file or pipe; for a terminal the same as print_escaped(), but line ends and tabs stay. */
 void print_text(FILE *out, const char *text, size_t length);
-/* A token as a quoted word of exactly `columns` terminal columns (padded, or cut with "..."); its id in <> without a tokenizer. */
+/* A token as a quoted word of exactly `columns` terminal columns (padded, or cut with "..."; 0: as it comes); its id in <> without a
+ * tokenizer. */
 void print_token(FILE *out, const Tokenizer *t, int id, int columns);
 void write_token_json(FILE *out, const Tokenizer *t, int id);         /* its text as a JSON string, null without a tokenizer */
 void write_ids_json(FILE *out, const int *ids, size_t n);             /* [1,2,3] */
@@ -135,6 +136,21 @@ char *read_prompt(const char *argument, const char *file, size_t *length);
 /* Replaces \n, \t, \r, \e, \\, \xHH and \u{HEX} in place; returns the new length. */
 size_t expand_escapes(char *text, size_t length);
 int *parse_ids(const char *text, size_t *n); /* "1,2,3"; dies with usage on anything else */
+
+/* A prompt as commands take it: PROMPT, -f FILE or standard input, or --ids. */
+typedef struct {
+    const char *file, *ids;
+    bool escapes;
+} PromptArguments;
+
+/* Rows for a command's table of options. */
+#define PROMPT_OPTIONS(p)                                                                                              \
+    {'f', "file", "FILE", OPTION_TEXT, &(p).file, "read the prompt from FILE, every byte of it; - is standard input"}, \
+    {0, "ids", "1,2,3", OPTION_TEXT, &(p).ids, "token ids instead of a text; works without a tokenizer"},              \
+    {'e', "escapes", NULL, OPTION_FLAG, &(p).escapes, "turn \\n, \\t, \\\\, \\xHH and \\u{HEX} in the prompt into characters"}
+
+/* The prompt's text, fresh; NULL with --ids. Ends with exit 2 if there is none, or more than one. argument may be NULL. */
+char *prompt_text(const PromptArguments *p, const char *argument, size_t *length);
 
 /* A file that appears under its name only when it is whole: written beside it, fsynced, renamed. What exists and is no regular file (a
  * pipe, /dev/stdout) is written directly; "-" is stdout. One at a time; removed by die() and on interrupts. */
@@ -165,8 +181,8 @@ Tokenizer *open_tokenizer(void); /* of -m, without weights; dies on failure */
 void open_checkpoint(Checkpoint *c, const char *model);
 
 void check_ids(const Session *s, const int *ids, size_t n); /* every id below vocab_size, n within the context; dies */
-/* Prompt text, or --ids, as ids that were checked; an empty text is the begin token. Frees text. */
-IdList session_prompt(Session *s, char *text, size_t length, const char *ids);
+/* Prompt text, or --ids, as ids that were checked; an empty text is the begin token. */
+IdList session_prompt(Session *s, const char *text, size_t length, const char *ids);
 /* Runs ids through the network in blocks, on from where the state is; with the logits after the last one (of the last block if
  * all_logits). Shows progress; ends the program when interrupted. */
 const float *session_forward(Session *s, const int *ids, size_t n);
@@ -185,5 +201,49 @@ typedef struct {
 } Ranked;
 /* The `count` (<= n) most likely ids, best first, lower ids first among equals; fresh. NULL if logits are not finite. */
 Ranked *rank_logits(const float *logits, size_t n, size_t count);
+
+/* ---- what generate and chat share: commands/generate.c ---- */
+
+typedef struct {
+    double temperature, top_p, min_p, repeat_penalty; /* -1: not given */
+    size_t top_k;                                     /* SIZE_MAX: not given */
+    uint64_t seed;
+    bool greedy;
+} SamplingArguments;
+
+/* Rows for a command's table of options. */
+#define SAMPLING_OPTIONS(a)                                                                                                     \
+    {0, "temperature", "T", OPTION_NUMBER, &(a).temperature, "below 1 sharper, above 1 wilder; 0: greedy"},                     \
+    {0, "top-k", "K", OPTION_SIZE, &(a).top_k, "choose among the K likeliest; 0: all"},                                         \
+    {0, "top-p", "P", OPTION_NUMBER, &(a).top_p, "choose among the likeliest that together reach P; 1: all"},                   \
+    {0, "min-p", "P", OPTION_NUMBER, &(a).min_p, "drop what is less than P times as likely as the likeliest"},                  \
+    {0, "repeat-penalty", "R", OPTION_NUMBER, &(a).repeat_penalty, "above 1: what has occurred becomes less likely"},           \
+    {0, "seed", "N", OPTION_U64, &(a).seed, "the same seed gives the same text everywhere (default: random, printed)"},         \
+    {0, "greedy", NULL, OPTION_FLAG, &(a).greedy, "always the likeliest token"}
+
+SamplingArguments sampling_arguments(void);                   /* none given, a random seed */
+void check_sampling(const SamplingArguments *a);              /* values out of range end with exit 2 */
+
+/* How to sample and what ends an answer: what was asked for, over what the model's generation_config.json recommends. */
+typedef struct {
+    SampleOptions sampling;
+    int eos[17]; /* generation_config.json's 16, and the end of a chat turn */
+    size_t n_eos;
+} Choosing;
+Choosing choose_sampling(const Session *s, const SamplingArguments *a, bool chat);
+Sampler open_sampler(const Session *s, const SampleOptions *o); /* never chooses ids that the tokenizer doesn't know */
+
+void print_statistics(const Session *s, const Generated *g, size_t n_prompt, const SampleOptions *o); /* on stderr, not with -q */
+void write_generated_json(const Session *s, const Generated *g, const IdList *prompt, uint64_t seed);
+
+/* ---- the parts of `run info` besides the tensors' two lines: commands/info.c ---- */
+
+bool name_matches(const char *pattern, const char *name, size_t length); /* * is any text, ? any character; NULL matches all */
+/* What the reference library lets pass, though its own rules forbid it: a line on stderr for each kind. */
+void info_warnings(const SafetensorsFile *f);
+void info_summary(const Checkpoint *c);    /* sizes, counts, dtypes, metadata, files */
+void info_map(const Checkpoint *c);        /* the three parts, and who shares the data; as wide as the terminal */
+void info_model(const Checkpoint *c);      /* config, tokenizer, and whether it fits the memory */
+void info_json(const Checkpoint *c, const char *find);
 
 #endif

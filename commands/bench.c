@@ -1,0 +1,192 @@
+/* run bench: what this machine makes of a model. Prefill is limited by arithmetic, decoding by how fast the threads can read the weights: so
+ * that is measured too, over the same weights, in the same rounds. Of the rounds each figure is the median. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "common.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "../threads.h"
+
+typedef struct {
+    size_t prompt, tokens, depth, rounds;
+    double first_token_ms, bandwidth, prefill, decode, decode_gb_s;
+} Bench;
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, size_t n)
+{
+    qsort(values, n, sizeof *values, by_value);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+/* The most memory that this process has held. */
+static double peak_megabytes(void)
+{
+    struct rusage usage;
+    char line[256];
+    double kilobytes = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, "VmHWM:", 6))
+            kilobytes = strtod(line + 6, NULL);
+    if (f)
+        fclose(f);
+    if (kilobytes <= 0 && !getrusage(RUSAGE_SELF, &usage))
+#ifdef __APPLE__
+        kilobytes = (double)usage.ru_maxrss / 1024;
+#else
+        kilobytes = (double)usage.ru_maxrss;
+#endif
+    return kilobytes / 1024;
+}
+
+/* Ids that all differ from one another in what they read. */
+static int *some_ids(size_t n, size_t vocab)
+{
+    int *ids = must(malloc((n ? n : 1) * sizeof *ids));
+    uint64_t x = 1;
+    for (size_t i = 0; i < n; i++) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        ids[i] = (int)((x >> 33) % vocab);
+    }
+    return ids;
+}
+
+static double prefill_rate(Session *s, const int *ids, size_t n)
+{
+    run_state_rewind(&s->state, 0);
+    double start = seconds_now();
+    session_forward(s, ids, n);
+    return (double)n / (seconds_now() - start);
+}
+
+/* Tokens one by one, from position depth on; the cache holds depth tokens. */
+static double decode_rate(Session *s, const int *ids, size_t n, size_t depth)
+{
+    run_state_rewind(&s->state, depth);
+    double start = seconds_now();
+    for (size_t i = 0; i < n; i++)
+        session_forward(s, ids + i, 1);
+    return (double)n / (seconds_now() - start);
+}
+
+static void measure(Session *s, Bench *b)
+{
+    size_t vocab = s->model.config.vocab_size, longest = b->prompt > b->depth ? b->prompt : b->depth;
+    int *ids = some_ids(longest + b->tokens, vocab);
+    double *values = must(calloc(b->rounds, 3 * sizeof *values)), *bandwidth = values, *prefill = values + b->rounds;
+    double *decode = prefill + b->rounds;
+    size_t warm_up = b->prompt < 64 ? b->prompt : 64;
+    if (warm_up)
+        prefill_rate(s, ids, warm_up);
+    for (size_t r = 0; r < b->rounds; r++) {
+        progress("measuring", r, b->rounds);
+        bandwidth[r] = read_bandwidth(s, UINT64_MAX);
+        if (b->prompt)
+            prefill[r] = prefill_rate(s, ids, b->prompt);
+        run_state_rewind(&s->state, 0);
+        if (b->depth)
+            session_forward(s, ids, b->depth);
+        if (b->tokens)
+            decode[r] = decode_rate(s, ids + longest, b->tokens, b->depth);
+    }
+    progress_end();
+    b->bandwidth = median(bandwidth, b->rounds);
+    b->prefill = median(prefill, b->rounds);
+    b->decode = median(decode, b->rounds);
+    uint64_t bytes = s->weight_bytes + cache_bytes(&s->model.config, b->depth + b->tokens / 2);
+    b->decode_gb_s = b->decode * (double)bytes / 1e9;
+    free(values);
+    free(ids);
+}
+
+static void write_number(const char *before, double value)
+{
+    printf("%s", before);
+    json_write_double(stdout, value);
+}
+
+static void write_json(const Session *s, const Bench *b)
+{
+    write_number("{\"load_ms\":", 1e3 * s->load_seconds);
+    write_number(",\"first_token_ms\":", b->first_token_ms);
+    printf(",\"prefill\":{\"tokens\":%zu", b->prompt);
+    write_number(",\"tok_s\":", b->prefill);
+    printf("},\"decode\":{\"context\":%zu,\"tokens\":%zu", b->depth, b->tokens);
+    write_number(",\"tok_s\":", b->decode);
+    write_number(",\"gb_s\":", b->decode_gb_s);
+    write_number(",\"bandwidth_share\":", b->bandwidth > 0 ? b->decode_gb_s / b->bandwidth : 0);
+    write_number("},\"bandwidth_gb_s\":", b->bandwidth);
+    write_number(",\"peak_rss_mb\":", peak_megabytes());
+    printf(",\"weight_bytes\":%llu,\"rounds\":%zu,\"weights\":\"%s\",\"threads\":%d,\"isa\":\"%s\"}\n",
+           (unsigned long long)s->weight_bytes, b->rounds, weight_mode_name(s->model.weights.mode), threads_count(),
+           cpu_level_name(cpu_level()));
+}
+
+static void print_table(const Session *s, const Bench *b)
+{
+    printf("weights      %s, %.1f MB a token; %d thread%s, %s\n", weight_mode_name(s->model.weights.mode), (double)s->weight_bytes / 1e6,
+           threads_count(), threads_count() > 1 ? "s" : "", cpu_level_name(cpu_level()));
+    printf("load         %.0f ms; first token of a 4-token prompt after %.0f ms\n", 1e3 * s->load_seconds, b->first_token_ms);
+    if (b->prompt)
+        printf("prefill      %.1f tok/s over %zu tokens\n", b->prefill, b->prompt);
+    if (b->tokens)
+        printf("decode       %.1f tok/s over %zu tokens after %zu; %.1f GB/s\n", b->decode, b->tokens, b->depth, b->decode_gb_s);
+    printf("bandwidth    %.1f GB/s: these threads reading these weights", b->bandwidth);
+    if (b->tokens && b->bandwidth > 0)
+        printf("; decoding reaches %.0f%%", 100 * b->decode_gb_s / b->bandwidth);
+    printf("\npeak memory  %.0f MB\n", peak_megabytes());
+}
+
+/* What was not given is the usual length, or what the context holds. */
+static void settle_lengths(Bench *b, size_t ctx)
+{
+    if (b->prompt == SIZE_MAX)
+        b->prompt = ctx < 512 ? ctx : 512;
+    if (b->tokens == SIZE_MAX)
+        b->tokens = b->depth < ctx && ctx - b->depth < 128 ? ctx - b->depth : 128;
+    if (b->prompt > ctx || b->depth > ctx || b->tokens > ctx - b->depth)
+        usage_error("-p %zu, -d %zu and -n %zu don't fit the context of %zu", b->prompt, b->depth, b->tokens, ctx);
+}
+
+int cmd_bench(int argc, char **argv)
+{
+    double start = seconds_now();
+    Bench b = {.prompt = SIZE_MAX, .tokens = SIZE_MAX, .rounds = 3};
+    const Option options[] = {
+        {'p', "prompt", "N", OPTION_SIZE, &b.prompt, "tokens of the prompt (512); 0: no prefill"},
+        {'n', "tokens", "N", OPTION_SIZE, &b.tokens, "tokens to decode (128); 0: none"},
+        {'d', "depth", "N", OPTION_SIZE, &b.depth, "positions in the cache before decoding starts (0)"},
+        {'r', "rounds", "N", OPTION_COUNT, &b.rounds, "rounds, of which the median counts (3)"},
+        {0},
+    };
+    int count = options_parse(argc, argv, options, true, NULL,
+                              "run bench -w bf16\n"
+                              "run bench -w q8 -t 1 -p 0 -n 64 -d 2048 --json\n");
+    arguments_at_most(count, 0, argv);
+
+    Session s;
+    session_open(&s, false, false);
+    settle_lengths(&b, s.state.ctx);
+    size_t vocab = s.model.config.vocab_size;
+    int *four = some_ids(4, vocab);
+    argmax_f32(session_forward(&s, four, s.state.ctx < 4 ? s.state.ctx : 4), vocab, NULL);
+    b.first_token_ms = 1e3 * (seconds_now() - start);
+    free(four);
+    measure(&s, &b);
+    if (common.json)
+        write_json(&s, &b);
+    else
+        print_table(&s, &b);
+    session_close(&s);
+    return finish(EXIT_OK);
+}

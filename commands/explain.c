@@ -1,0 +1,243 @@
+/* run explain: follows the last token of a prompt through the network, a line a step: the tensor, where its bytes are, its shape, and what
+ * comes out. After each layer, the next token that the model would choose if it ended there. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "common.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUESSES = 3, JSON_VALUES = 8 };
+
+typedef struct {
+    Session *s;
+    const SafetensorsFile *file; /* of the line before */
+    float *logits;               /* [vocab], scratch */
+    float *x;                    /* [dim], the residual stream after the last layer */
+    int layer;                   /* of the line before */
+    size_t positions;            /* that attention looks back over */
+    size_t values;               /* shown in a line */
+    bool any;                    /* a line was written */
+} Explainer;
+
+static double norm_of(const float *values, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)values[i] * (double)values[i];
+    return sqrt(sum);
+}
+
+/* Byte of the file where the tensor starts. */
+static uint64_t byte_of(const SafetensorsTensor *t)
+{
+    return 8 + t->file->header_len + t->offset;
+}
+
+/* The likeliest next tokens, at most GUESSES; NULL if the logits are not finite. */
+static Ranked *guesses(const Session *s, const float *logits, size_t *count)
+{
+    size_t vocab = s->model.config.vocab_size;
+    *count = vocab < GUESSES ? vocab : GUESSES;
+    return rank_logits(logits, vocab, *count);
+}
+
+/* ---- as a table ----------------------------------------------------------------------------------------------------- */
+
+static void print_guess(const Session *s, const float *logits)
+{
+    size_t count;
+    Ranked *best = guesses(s, logits, &count);
+    printf("  %-24s", "next, if it ended here:");
+    for (size_t i = 0; best && i < count; i++) {
+        putchar(' ');
+        print_token(stdout, s->tokenizer, best[i].id, 0);
+        printf(" %.1f%%", 100 * best[i].probability);
+    }
+    puts(best ? "" : " not a finite number");
+    free(best);
+}
+
+static void print_step(Explainer *e, int layer, const char *label, const SafetensorsTensor *t, const float *values, size_t n)
+{
+    char shape[48] = "", at[24] = "-";
+    if (t && t->file != e->file && e->s->checkpoint.st.n_shards) {
+        printf("in ");
+        print_escaped(stdout, t->file->path, strlen(t->file->path));
+        printf(":\n");
+    }
+    if (t)
+        e->file = t->file;
+    if (layer != e->layer && layer >= 0)
+        printf("layer %d\n", layer);
+    e->layer = layer;
+    if (t) {
+        snprintf(at, sizeof at, "%llu", (unsigned long long)byte_of(t));
+        snprintf(shape, sizeof shape, t->rank == 2 ? "[%llu,%llu]" : "[%llu]", (unsigned long long)t->shape[0],
+                 (unsigned long long)(t->rank == 2 ? t->shape[1] : 0));
+    } else {
+        snprintf(shape, sizeof shape, "%zu key%s", e->positions, e->positions == 1 ? "" : "s");
+    }
+    printf("%s%-*s%11s %-13s%9.4g", layer < 0 ? "" : "  ", layer < 0 ? 26 : 24, label, at, shape, norm_of(values, n));
+    for (size_t i = 0; i < n && i < e->values; i++)
+        printf(" %8.3g", (double)values[i]);
+    putchar('\n');
+}
+
+/* ---- as JSON -------------------------------------------------------------------------------------------------------- */
+
+static void write_guess(const Session *s, const float *logits)
+{
+    size_t count;
+    Ranked *best = guesses(s, logits, &count);
+    printf(",\"next\":[");
+    for (size_t i = 0; best && i < count; i++) {
+        printf("%s{\"id\":%d,\"token\":", i ? "," : "", best[i].id);
+        write_token_json(stdout, s->tokenizer, best[i].id);
+        printf(",\"prob\":");
+        json_write_double(stdout, best[i].probability);
+        putchar('}');
+    }
+    putchar(']');
+    free(best);
+}
+
+static void write_step(int layer, const char *step, const SafetensorsTensor *t, const float *values, size_t n)
+{
+    printf("{\"layer\":");
+    printf(layer < 0 ? "null" : "%d", layer);
+    printf(",\"step\":\"%s\",\"tensor\":", step);
+    if (t) {
+        json_write_string(stdout, t->name, t->name_length);
+        printf(",\"file\":");
+        json_write_string(stdout, t->file->path, strlen(t->file->path));
+        printf(",\"byte\":%llu,\"dtype\":\"%s\",\"shape\":[", (unsigned long long)byte_of(t), dtype_name(t->dtype));
+        for (size_t i = 0; i < t->rank; i++)
+            printf("%s%llu", i ? "," : "", (unsigned long long)t->shape[i]);
+        putchar(']');
+    } else {
+        printf("null");
+    }
+    printf(",\"n\":%zu,\"norm\":", n);
+    json_write_double(stdout, norm_of(values, n));
+    printf(",\"values\":[");
+    for (size_t i = 0; i < n && i < JSON_VALUES; i++) {
+        printf("%s", i ? "," : "");
+        json_write_double(stdout, (double)values[i]);
+    }
+    putchar(']');
+}
+
+/* ---- the steps ------------------------------------------------------------------------------------------------------ */
+
+/* tensor: its name, or NULL; guess: logits of what the model would choose now, or NULL. */
+static void tell(Explainer *e, int layer, const char *step, const char *tensor, const float *values, size_t n, const float *guess)
+{
+    SafetensorsTensor found, *t = tensor && !safetensors_find(&e->s->checkpoint.st, tensor, &found) ? &found : NULL;
+    if (common.json) {
+        printf("%s", e->any ? ",\n" : "");
+        write_step(layer, step, t, values, n);
+        if (guess)
+            write_guess(e->s, guess);
+        putchar('}');
+    } else {
+        size_t length = strlen(step);
+        char label[64];
+        bool has_bias = length == 16 && strchr("qkv", step[10]) && !strncmp(step, "self_attn.", 10);
+        bool is_added = !strcmp(step, "self_attn.o_proj") || !strcmp(step, "mlp.down_proj");
+        snprintf(label, sizeof label, "%s%s", step, has_bias ? " +bias" : is_added ? " (added)" : "");
+        print_step(e, layer, label, t, values, n);
+        if (guess)
+            print_guess(e->s, guess);
+    }
+    e->any = true;
+}
+
+static void on_step(void *context, int layer, const char *step, const float *values, size_t n)
+{
+    Explainer *e = context;
+    char tensor[128];
+    if (layer < 0)
+        snprintf(tensor, sizeof tensor, "model.%s.weight", step);
+    else
+        snprintf(tensor, sizeof tensor, "model.layers.%d.%s.weight", layer, step);
+    bool ends_layer = layer >= 0 && !strcmp(step, "mlp.down_proj");
+    if (ends_layer) {
+        memcpy(e->x, values, n * sizeof *e->x);
+        net_head(&e->s->model, &e->s->state, e->x, e->logits);
+    }
+    tell(e, layer, step, strcmp(step, "attention") ? tensor : NULL, values, n, ends_layer ? e->logits : NULL);
+}
+
+static void tell_end(Explainer *e, const float *logits)
+{
+    Session *s = e->s;
+    const Config *c = &s->model.config;
+    float *normed = must(malloc(c->dim * sizeof *normed));
+    rmsnorm(normed, e->x, s->model.weights.norm, c->dim, c->rms_norm_eps);
+    tell(e, -1, "norm", "model.norm.weight", normed, c->dim, NULL);
+    tell(e, -1, c->tie_word_embeddings ? "embed_tokens, as head" : "lm_head",
+         c->tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", logits, c->vocab_size, logits);
+    free(normed);
+}
+
+static void explain(Session *s, const IdList *prompt)
+{
+    const Config *c = &s->model.config;
+    size_t last = prompt->count - 1;
+    int room = terminal_width(stdout) - 60;
+    Explainer e = {.s = s, .layer = -1, .positions = prompt->count, .values = room < 18 ? 2 : room > 72 ? 8 : (size_t)room / 9};
+    e.logits = must(malloc(c->vocab_size * sizeof *e.logits));
+    e.x = must(calloc(c->dim, sizeof *e.x));
+    if (last)
+        session_forward(s, prompt->items, last);
+    if (common.json) {
+        printf("{\"prompt_ids\":");
+        write_ids_json(stdout, prompt->items, prompt->count);
+        printf(",\"position\":%zu,\"steps\":[\n", last);
+    } else {
+        printf("token %zu of %zu: ", prompt->count, prompt->count);
+        print_token(stdout, s->tokenizer, prompt->items[last], 0);
+        printf(", id %d, at position %zu\n", prompt->items[last], last);
+        if (!s->checkpoint.st.n_shards) {
+            printf("weights in ");
+            print_escaped(stdout, s->checkpoint.st.path, strlen(s->checkpoint.st.path));
+            putchar('\n');
+        }
+        printf("\n%-26s%11s %-13s%9s first values\n", "step", "at byte", "shape", "norm");
+    }
+    s->state.observe = on_step;
+    s->state.observe_context = &e;
+    const float *logits = session_forward(s, prompt->items + last, 1);
+    s->state.observe = NULL;
+    tell_end(&e, logits);
+    printf("%s", common.json ? "\n]}\n" : "");
+    free(e.logits);
+    free(e.x);
+}
+
+int cmd_explain(int argc, char **argv)
+{
+    PromptArguments from = {0};
+    size_t length;
+    const Option options[] = {
+        PROMPT_OPTIONS(from),
+        {0},
+    };
+    int count = options_parse(argc, argv, options, true, NULL,
+                              "run explain \"Once upon a\"\n"
+                              "run explain --ids 9707,11 --json\n");
+    arguments_at_most(count, 1, argv);
+    char *text = prompt_text(&from, count ? argv[1] : NULL, &length);
+
+    Session s;
+    session_open(&s, !from.ids, false);
+    IdList prompt = session_prompt(&s, text, length, from.ids);
+    free(text);
+    explain(&s, &prompt);
+    id_list_free(&prompt);
+    session_close(&s);
+    return finish(EXIT_OK);
+}

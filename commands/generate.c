@@ -1,0 +1,162 @@
+/* What generate and chat share: how to choose tokens, and what is reported of a run. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "common.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../threads.h"
+
+/* ---- choosing ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t random_seed(void)
+{
+    uint32_t seed = 0;
+    FILE *f = fopen("/dev/urandom", "rb");
+    if (!f || fread(&seed, sizeof seed, 1, f) != 1)
+        seed = (uint32_t)(seconds_now() * 1e9) ^ (uint32_t)getpid();
+    if (f)
+        fclose(f);
+    return seed;
+}
+
+SamplingArguments sampling_arguments(void)
+{
+    return (SamplingArguments){-1, -1, -1, -1, SIZE_MAX, random_seed(), false};
+}
+
+/* What was asked for, over o. */
+static void apply(const SamplingArguments *a, SampleOptions *o)
+{
+    if (a->temperature >= 0 || a->top_k != SIZE_MAX || a->top_p >= 0 || a->min_p >= 0)
+        o->greedy = false;
+    if (a->temperature >= 0)
+        o->temperature = (float)a->temperature;
+    if (a->top_k != SIZE_MAX)
+        o->top_k = a->top_k;
+    if (a->top_p >= 0)
+        o->top_p = (float)a->top_p;
+    if (a->min_p >= 0)
+        o->min_p = (float)a->min_p;
+    if (a->repeat_penalty >= 0)
+        o->repeat_penalty = (float)a->repeat_penalty;
+    if (a->greedy || a->temperature == 0) {
+        o->greedy = true;
+        o->temperature = 1;
+    }
+    o->seed = a->seed;
+}
+
+void check_sampling(const SamplingArguments *a)
+{
+    SampleOptions o = {.temperature = 1, .top_p = 1, .repeat_penalty = 1};
+    char err[512];
+    apply(a, &o);
+    if (sample_options_check(&o, err))
+        usage_error("%s", err);
+}
+
+Choosing choose_sampling(const Session *s, const SamplingArguments *a, bool chat)
+{
+    Choosing c = {0};
+    size_t size = strlen(s->checkpoint.directory) + 32, length = 0;
+    char *path = must(malloc(size)), *text = NULL, err[512];
+    snprintf(path, size, "%s/generation_config.json", s->checkpoint.directory);
+    if (!access(path, F_OK) && !(text = checkpoint_read_file(path, 1 << 20, &length, err)))
+        die(EXIT_FAILED, "%s", err);
+    if (sample_options_parse(&c.sampling, c.eos, &c.n_eos, text, length, path, err))
+        die(EXIT_FAILED, "%s", err);
+    free(text);
+    free(path);
+    apply(a, &c.sampling);
+    if (sample_options_check(&c.sampling, err))
+        usage_error("%s", err);
+    if (!c.n_eos) {
+        c.n_eos = s->model.config.n_eos;
+        memcpy(c.eos, s->model.config.eos_token_ids, c.n_eos * sizeof *c.eos);
+    }
+    if (chat && (c.eos[c.n_eos] = tokenizer_id(s->tokenizer, "<|im_end|>", 10)) >= 0)
+        c.n_eos++;
+    return c;
+}
+
+Sampler open_sampler(const Session *s, const SampleOptions *o)
+{
+    Sampler sampler;
+    char err[512];
+    size_t vocab = s->model.config.vocab_size, known = s->tokenizer ? tokenizer_size(s->tokenizer) : vocab;
+    if (sampler_init(&sampler, o, vocab, known < vocab ? known : vocab, err))
+        die(EXIT_FAILED, "%s", err);
+    return sampler;
+}
+
+/* ---- reports -------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    double prompt_rate, rate, gb_s; /* tokens/s, tokens/s after the first, GB/s of weights and cache; 0: unknown */
+} Rates;
+
+static Rates rates_of(const Session *s, const Generated *g, size_t n_prompt)
+{
+    Rates r = {0};
+    double more = g->ids.count > 1 ? (double)(g->ids.count - 1) : 0;
+    if (g->prompt_seconds > 0)
+        r.prompt_rate = (double)n_prompt / g->prompt_seconds;
+    if (g->seconds > 0 && more > 0) {
+        uint64_t bytes = s->weight_bytes + cache_bytes(&s->model.config, n_prompt + g->ids.count / 2);
+        r.rate = more / g->seconds;
+        r.gb_s = r.rate * (double)bytes / 1e9;
+    }
+    return r;
+}
+
+/* Caches would hold a smaller model, and its speed would say nothing of the memory's. */
+#define BEYOND_CACHES ((uint64_t)128 << 20)
+
+void print_statistics(const Session *s, const Generated *g, size_t n_prompt, const SampleOptions *o)
+{
+    Rates r = rates_of(s, g, n_prompt);
+    double bandwidth = r.rate > 0 && s->weight_bytes > BEYOND_CACHES ? read_bandwidth(s, 2 * BEYOND_CACHES) : 0;
+    WeightMode mode = s->model.weights.mode;
+    char share[48] = "", seed[32] = "";
+    if (bandwidth > 0)
+        snprintf(share, sizeof share, ", %.0f%% of the read bandwidth", 100 * r.gb_s / bandwidth);
+    if (!o->greedy)
+        snprintf(seed, sizeof seed, "; seed %llu", (unsigned long long)o->seed);
+    notice("%zu tokens, %.1f tok/s (%.1f GB/s%s); prompt %zu tokens, %.1f tok/s; load %.2f s; %s, %d thread%s, %s%s", g->ids.count, r.rate,
+           r.gb_s, share, n_prompt, r.prompt_rate, s->load_seconds, weight_mode_name(mode), threads_count(),
+           threads_count() > 1 ? "s" : "", cpu_level_name(cpu_level()), seed);
+    SafetensorsTensor embedding;
+    SafetensorsFile st = s->checkpoint.st;
+    if (mode == MODE_F32 && !safetensors_find(&st, "model.embed_tokens.weight", &embedding) && dtype_bits(embedding.dtype) == 16)
+        notice("-w bf16: same text, about twice as fast");
+}
+
+void write_generated_json(const Session *s, const Generated *g, const IdList *prompt, uint64_t seed)
+{
+    Rates r = rates_of(s, g, prompt->count);
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {{"prompt_s", g->prompt_seconds}, {"s", g->seconds}, {"tok_s", r.rate}, {"gb_s", r.gb_s}, {"load_s", s->load_seconds}};
+    printf("{\"prompt_ids\":");
+    write_ids_json(stdout, prompt->items, prompt->count);
+    printf(",\"ids\":");
+    write_ids_json(stdout, g->ids.items, g->ids.count);
+    printf(",\"text\":");
+    if (s->tokenizer)
+        json_write_string(stdout, g->text.bytes ? g->text.bytes : "", g->text.length);
+    else
+        printf("null");
+    printf(",\"finish_reason\":\"%s\",\"stats\":{\"seed\":%llu,\"prompt_tokens\":%zu,\"tokens\":%zu", finish_reason_name(g->reason),
+           (unsigned long long)seed, prompt->count, g->ids.count);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        printf(",\"%s\":", numbers[i].name);
+        json_write_double(stdout, numbers[i].value);
+    }
+    printf(",\"weights\":\"%s\",\"threads\":%d,\"isa\":\"%s\"}}\n", weight_mode_name(s->model.weights.mode), threads_count(),
+           cpu_level_name(cpu_level()));
+}

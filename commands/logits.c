@@ -1,0 +1,124 @@
+/* run logits: the likeliest next tokens, or the logits of every position as a file. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "common.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Logit, probability and a bar for each, at the width of the terminal. */
+static void print_table(const Session *s, const Ranked *best, size_t count)
+{
+    int width = terminal_width(stdout), token_columns = width < 70 ? 14 : 24, room = width - token_columns - 36;
+    const char *on = use_color(stdout) ? "\033[36m" : "", *off = use_color(stdout) ? "\033[0m" : "";
+    room = room > 40 ? 40 : room < 4 ? 4 : room;
+    printf("%8s  %-*s %9s %9s\n", "id", token_columns, "token", "logit", "prob");
+    for (size_t i = 0; i < count; i++) {
+        printf("%8d  ", best[i].id);
+        print_token(stdout, s->tokenizer, best[i].id, token_columns);
+        printf(" %9.4f %8.3f%%", (double)best[i].logit, 100 * best[i].probability);
+        int bar = (int)(best[i].probability * room + 0.5);
+        if (bar)
+            printf("  %s%.*s%s", on, bar, "########################################", off);
+        putchar('\n');
+    }
+}
+
+static void write_json(const Session *s, const Ranked *best, size_t count, size_t position)
+{
+    printf("{\"position\":%zu,\"top\":[", position);
+    for (size_t i = 0; i < count; i++) {
+        printf("%s{\"id\":%d,\"token\":", i ? "," : "", best[i].id);
+        write_token_json(stdout, s->tokenizer, best[i].id);
+        printf(",\"logit\":");
+        json_write_double(stdout, (double)best[i].logit);
+        printf(",\"prob\":");
+        json_write_double(stdout, best[i].probability);
+        putchar('}');
+    }
+    printf("]}\n");
+}
+
+/* float32, least significant byte first. */
+static void write_floats(FILE *f, const float *values, size_t n)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    fwrite(values, sizeof *values, n, f);
+#else
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        const unsigned char bytes[4] = {(unsigned char)bits, (unsigned char)(bits >> 8), (unsigned char)(bits >> 16), (unsigned char)(bits >> 24)};
+        fwrite(bytes, 1, sizeof bytes, f);
+    }
+#endif
+}
+
+/* Logits of every position [n][vocab]. */
+static void write_all(Session *s, const IdList *prompt, const char *path)
+{
+    OutFile out;
+    size_t vocab = s->model.config.vocab_size, block = s->state.block;
+    out_open(&out, path);
+    for (size_t done = 0; done < prompt->count;) {
+        size_t step = prompt->count - done < block ? prompt->count - done : block;
+        const float *logits = session_forward(s, prompt->items + done, step);
+        write_floats(out.f, logits, step * vocab);
+        if (ferror(out.f))
+            break;
+        done += step;
+        progress("writing logits", done, prompt->count);
+    }
+    progress_end();
+    out_commit(&out);
+}
+
+static void print_best(Session *s, const IdList *prompt, size_t top)
+{
+    size_t vocab = s->model.config.vocab_size, count = top < vocab ? top : vocab;
+    const float *logits = session_forward(s, prompt->items, prompt->count);
+    Ranked *best = rank_logits(logits, vocab, count);
+    if (!best)
+        die(EXIT_FAILED, "the logits at position %zu are not finite: NaN or infinity in the weights?", prompt->count - 1);
+    if (common.json)
+        write_json(s, best, count, prompt->count - 1);
+    else
+        print_table(s, best, count);
+    free(best);
+}
+
+int cmd_logits(int argc, char **argv)
+{
+    PromptArguments from = {0};
+    const char *path = NULL;
+    size_t top = 10, length;
+    bool all = false;
+    const Option options[] = {
+        {0, "top", "N", OPTION_COUNT, &top, "how many (10)"},
+        PROMPT_OPTIONS(from),
+        {0, "all", NULL, OPTION_FLAG, &all, "the logits of every position, to the file of --out"},
+        {0, "out", "FILE", OPTION_TEXT, &path, "float32, little-endian, [position][vocabulary]; - is standard output"},
+        {0},
+    };
+    int count = options_parse(argc, argv, options, true, NULL,
+                              "run logits \"The capital of France is\"\n"
+                              "run logits --ids 9707,11 --top 3 --json\n"
+                              "run logits --ids 9707,11 --all --out logits.f32\n");
+    arguments_at_most(count, 1, argv);
+    if (all != (path != NULL))
+        usage_error("--all and --out FILE belong together");
+    char *text = prompt_text(&from, count ? argv[1] : NULL, &length);
+
+    Session s;
+    session_open(&s, !from.ids, all);
+    IdList prompt = session_prompt(&s, text, length, from.ids);
+    free(text);
+    if (all)
+        write_all(&s, &prompt, path);
+    else
+        print_best(&s, &prompt, top);
+    id_list_free(&prompt);
+    session_close(&s);
+    return finish(EXIT_OK);
+}
