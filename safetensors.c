@@ -503,8 +503,13 @@ int safetensors_join_shards(SafetensorsFile *st)
     for (size_t i = 0; i < st->n_shards; i++)
         for (size_t j = 0; j < st->shards[i].n_tensors; j++) {
             const SafetensorsTensor *t = &st->shards[i].tensors[j];
-            if (add_tensor(st, t))
-                return fail(st, t, "is in another shard too");
+            uint32_t place = *lookup_place(st, t->name, t->name_length);
+            char shown[SAFETENSORS_PRINTABLE];
+            if (place) {
+                const char *other = st->tensors[place - 1].file->path;
+                return fail(st, t, "is also in %s", safetensors_printable(other, strlen(other), shown));
+            }
+            add_tensor(st, t);
         }
     return 0;
 }
