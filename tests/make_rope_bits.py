@@ -3,10 +3,16 @@
 
 usage: make_rope_bits.py > tests/data/rope_bits.txt      (needs torch and transformers)
 
+torch's portable kernels are asked for: its vector ones (AVX2, AVX-512) round one number in a thousand the other way, here the 38th at
+head_dim 128 and theta 1e6, so that the reference itself differs from machine to machine. Ours is the correctly rounded one.
+
 A line: a config.json on one line, a tab, the scale of cosine and sine, then inv_freq, each as the hex of its float32 bits.
 """
 import json
+import os
 import struct
+
+os.environ["ATEN_CPU_CAPABILITY"] = "default"
 
 from transformers import Qwen2Config
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
