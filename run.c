@@ -1,5 +1,6 @@
-/* run: opens a Qwen2.5 checkpoint and generates text on a CPU. This file is its front end: the table of commands, and the two that show
- * the whole way, `info` (what lies in the file) and `generate` (from the bytes to the next token). The others are in commands/.
+/* run: opens a Qwen2.5 checkpoint and generates text on a CPU. This file is its front end: the table of commands, and
+ * the two that show the whole way, `info` (what lies in the file) and `generate` (from the bytes to the next token).
+ * The others are in commands/.
  *
  * Exit codes: 0 success, 1 a bad file or a failed run, 2 wrong usage, 130 after Ctrl-C. */
 #ifndef _GNU_SOURCE
@@ -15,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- info ----------------------------------------------------------------------------------------------------------- */
+/* ---- info -------------------------------------------------------------------------------------------------------- */
 
 /* The two lines of a tensor: name, three spaces, type and shape; where its bytes are in the data part. */
 static void print_tensor(const SafetensorsTensor *t)
@@ -26,8 +27,8 @@ static void print_tensor(const SafetensorsTensor *t)
     printf("%s   dtype=%s  shape=[", color ? "\033[0m" : "", dtype_name(t->dtype));
     for (size_t i = 0; i < t->rank; i++)
         printf("%s%llu", i ? "," : "", (unsigned long long)t->shape[i]);
-    printf("]\n%28sdata[%llu, %llu]   (%llu bytes)\n", "", (unsigned long long)t->offset, (unsigned long long)(t->offset + t->length),
-           (unsigned long long)t->length);
+    printf("]\n%28sdata[%llu, %llu]   (%llu bytes)\n", "", (unsigned long long)t->offset,
+           (unsigned long long)(t->offset + t->length), (unsigned long long)t->length);
 }
 
 /* Those that match, a heading before the tensors of each shard. Returns how many there are. */
@@ -62,7 +63,7 @@ int cmd_info(int argc, char **argv)
     };
     int count = options_parse(argc, argv, options, false, NULL,
                               "run info model.safetensors\n"
-                              "run info .                        # a model folder: config, tokenizer, memory needed\n"
+                              "run info .                        # a model folder: also what memory it needs\n"
                               "run info model.safetensors --find '*.0.*.weight'\n"
                               "run info model.safetensors --json\n");
     arguments_at_most(count, 1, argv);
@@ -91,7 +92,7 @@ int cmd_info(int argc, char **argv)
     return finish(EXIT_OK);
 }
 
-/* ---- generate ------------------------------------------------------------------------------------------------------- */
+/* ---- generate ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     PromptArguments from;
@@ -108,7 +109,8 @@ static GenerateArguments parse_generate(int argc, char **argv)
     static GenerateArguments a = {.max_tokens = SIZE_MAX};
     a.sampling = sampling_arguments();
     const Option options[] = {
-        {'n', "max-tokens", "N", OPTION_SIZE, &a.max_tokens, "most new tokens (default: until an end token or a full context)"},
+        {'n', "max-tokens", "N", OPTION_SIZE, &a.max_tokens,
+         "most new tokens (default: until an end token or a full context)"},
         PROMPT_OPTIONS(a.from),
         SAMPLING_OPTIONS(a.sampling),
         {0, "stop", "TEXT", OPTION_LIST, &a.stops, "end before TEXT; may be given several times"},
@@ -121,7 +123,7 @@ static GenerateArguments parse_generate(int argc, char **argv)
     };
     int count = options_parse(argc, argv, options, true, NULL,
                               "run generate \"Once upon a time\"\n"
-                              "run generate -m Qwen/Qwen2.5-0.5B-Instruct -w bf16 --chat \"Why is the sky blue?\"\n"
+                              "run generate -m Qwen/Qwen2.5-0.5B-Instruct --chat \"Why is the sky blue?\"\n"
                               "run generate -n 50 --temperature 0.8 --seed 7 -f prompt.txt\n"
                               "echo -n \"1, 2, 3,\" | run generate --greedy --stop . --json\n");
     arguments_at_most(count, 1, argv);
@@ -180,7 +182,8 @@ static void show_prefill(void *context, size_t done, size_t total)
 static void echo_prompt(const Session *s, const char *text, size_t length, const IdList *ids, Output *out)
 {
     Text shown = {0};
-    if (text ? text_append_replacing(&shown, text, length) : tokenizer_decode(s->tokenizer, ids->items, ids->count, false, &shown))
+    if (text ? text_append_replacing(&shown, text, length)
+             : tokenizer_decode(s->tokenizer, ids->items, ids->count, false, &shown))
         die(EXIT_FAILED, "out of memory");
     show_text(out, shown.bytes, shown.length);
     text_free(&shown);
@@ -219,14 +222,22 @@ int cmd_generate(int argc, char **argv)
     free(text);
 
     Sampler sampler = open_sampler(&s, &how.sampling);
-    GenerateOptions options = {.max_tokens = a.max_tokens, .max_seconds = a.max_seconds, .stops = a.stops.items,
-                               .n_stops = a.stops.count, .eos_ids = how.eos, .n_eos = how.n_eos, .ignore_eos = a.ignore_eos,
-                               .interrupted = &interrupted, .on_text = show_text, .on_prefill = show_prefill, .context = &out};
+    GenerateOptions options = {.max_tokens = a.max_tokens,
+                               .max_seconds = a.max_seconds,
+                               .stops = a.stops.items,
+                               .n_stops = a.stops.count,
+                               .eos_ids = how.eos,
+                               .n_eos = how.n_eos,
+                               .ignore_eos = a.ignore_eos,
+                               .interrupted = &interrupted,
+                               .on_text = show_text,
+                               .on_prefill = show_prefill,
+                               .context = &out};
     catch_interrupts();
     if (generate(&s.model, &s.state, &sampler, s.tokenizer, prompt.items, prompt.count, &options, &g, err)) {
         if (as_text && !out.ends_line)
             putchar('\n');
-        die(EXIT_FAILED, "%s", err);
+        die(EXIT_FAILED, "at position %zu: %s", s.state.pos, err);
     }
     progress_end();
     if (common.json)
@@ -246,7 +257,7 @@ int cmd_generate(int argc, char **argv)
     return code;
 }
 
-/* ---- the program ---------------------------------------------------------------------------------------------------- */
+/* ---- the program ------------------------------------------------------------------------------------------------- */
 
 const Command commands[] = {
     {"info", "[MODEL]", "what is in a checkpoint: sizes, metadata, map, each tensor", cmd_info},
@@ -271,14 +282,14 @@ static void on_bus_error(int signal_number)
     static const char before[] = "\nrun: ", after[] = ": the file changed or could not be read while it was in use\n";
     (void)signal_number;
     emergency_cleanup();
-    if (write(STDERR_FILENO, before, sizeof before - 1) < 0 || write(STDERR_FILENO, mapped_name, strlen(mapped_name)) < 0 ||
-        write(STDERR_FILENO, after, sizeof after - 1) < 0)
+    if (write(STDERR_FILENO, before, sizeof before - 1) < 0 ||
+        write(STDERR_FILENO, mapped_name, strlen(mapped_name)) < 0 || write(STDERR_FILENO, after, sizeof after - 1) < 0)
         _exit(EXIT_FAILED);
     _exit(EXIT_FAILED);
 }
 
-/* Started with a closed 0, 1 or 2, a file opened later would get that number. /dev/null takes it, opened the wrong way round, so that reading
- * or writing still fails and is told. */
+/* Started with a closed 0, 1 or 2, a file opened later would get that number. /dev/null takes it, opened the wrong way
+ * round, so that reading or writing still fails and is told. */
 static void occupy_standard_files(void)
 {
     for (int fd = 0; fd < 3; fd++)
@@ -288,7 +299,8 @@ static void occupy_standard_files(void)
 
 static void print_commands(FILE *out)
 {
-    fprintf(out, "run " RUN_VERSION ": Qwen2.5 checkpoints, inspected and run on a CPU\n\nusage: run COMMAND [options] [arguments]\n\n");
+    fprintf(out, "run " RUN_VERSION
+                 ": Qwen2.5 checkpoints, inspected and run on a CPU\n\nusage: run COMMAND [options] [arguments]\n\n");
     for (const Command *c = commands; c->name; c++)
         fprintf(out, "  %-11s %-11s %s\n", c->name, c->arguments, c->summary);
     fprintf(out, "\nrun COMMAND --help tells more; run --version\n\n"

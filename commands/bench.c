@@ -1,5 +1,6 @@
-/* run bench: what this machine makes of a model. Prefill is limited by arithmetic, decoding by how fast the threads can read the weights: so
- * that is measured too, over the same weights, in the same rounds. Of the rounds each figure is the median. */
+/* run bench: what this machine makes of a model. Prefill is limited by arithmetic, decoding by how fast the threads can
+ * read the weights: so that is measured too, over the same weights, in the same rounds. Of the rounds each figure is
+ * the median. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -134,13 +135,15 @@ static void write_json(const Session *s, const Bench *b)
 
 static void print_table(const Session *s, const Bench *b)
 {
-    printf("weights      %s, %.1f MB a token; %d thread%s, %s\n", weight_mode_name(s->model.weights.mode), (double)s->weight_bytes / 1e6,
-           threads_count(), threads_count() > 1 ? "s" : "", cpu_level_name(cpu_level()));
-    printf("load         %.0f ms; first token of a 4-token prompt after %.0f ms\n", 1e3 * s->load_seconds, b->first_token_ms);
+    printf("weights      %s, %.1f MB a token; %d thread%s, %s\n", weight_mode_name(s->model.weights.mode),
+           (double)s->weight_bytes / 1e6, threads_count(), threads_count() > 1 ? "s" : "", cpu_level_name(cpu_level()));
+    printf("load         %.0f ms; first token of a 4-token prompt after %.0f ms\n", 1e3 * s->load_seconds,
+           b->first_token_ms);
     if (b->prompt)
         printf("prefill      %.1f tok/s over %zu tokens\n", b->prefill, b->prompt);
     if (b->tokens)
-        printf("decode       %.1f tok/s over %zu tokens after %zu; %.1f GB/s\n", b->decode, b->tokens, b->depth, b->decode_gb_s);
+        printf("decode       %.1f tok/s over %zu tokens after %zu; %.1f GB/s\n", b->decode, b->tokens, b->depth,
+               b->decode_gb_s);
     printf("bandwidth    %.1f GB/s: these threads reading these weights", b->bandwidth);
     if (b->tokens && b->bandwidth > 0)
         printf("; decoding reaches %.0f%%", 100 * b->decode_gb_s / b->bandwidth);

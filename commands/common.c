@@ -23,7 +23,7 @@ volatile int interrupted;
 void (*terminal_restore)(void);
 char mapped_name[256];
 
-/* ---- text ----------------------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 void *must(void *memory)
 {
@@ -42,11 +42,12 @@ double seconds_now(void)
 /* Characters that move the cursor, switch the terminal's mode or turn the direction of writing. */
 static bool drives_terminal(uint32_t c)
 {
-    return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
-           (c >= 0x2066 && c <= 0x2069);
+    return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0x61c || c == 0x200e || c == 0x200f ||
+           (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
 }
 
-/* One unit of text, made visible if need be, into out; `keep` are control characters that stay. Returns the bytes read. */
+/* One unit of text, made visible if need be, into out; `keep` are control characters that stay. Returns the bytes read.
+ */
 static size_t visible(const char *text, size_t length, const char *keep, char out[16])
 {
     uint32_t c;
@@ -190,7 +191,7 @@ bool use_color(FILE *f)
     return isatty(fileno(f)) && !(no && *no) && !(term && !strcmp(term, "dumb"));
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------------------- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static bool progress_is_shown;
 static char *pending_file; /* a half-written file, to be removed if the program ends now */
@@ -256,8 +257,7 @@ int finish(int code)
     errno = 0;
     if (!fflush(stdout) && !ferror(stdout))
         return code;
-    warn("standard output could not be written%s%s", errno ? ": " : "", errno ? strerror(errno) : "");
-    return EXIT_FAILED;
+    die(EXIT_FAILED, "standard output could not be written%s%s", errno ? ": " : "", errno ? strerror(errno) : "");
 }
 
 static volatile sig_atomic_t interrupts_are_caught;
@@ -314,7 +314,7 @@ void progress_end(void)
     progress_is_shown = false;
 }
 
-/* ---- prompts and ids ------------------------------------------------------------------------------------------------ */
+/* ---- prompts and ids --------------------------------------------------------------------------------------------- */
 
 static char *read_all(FILE *f, const char *name, size_t *length)
 {
@@ -424,7 +424,7 @@ char *prompt_text(const PromptArguments *p, const char *argument, size_t *length
     return text;
 }
 
-/* ---- output files --------------------------------------------------------------------------------------------------- */
+/* ---- output files ------------------------------------------------------------------------------------------------ */
 
 void out_open(OutFile *o, const char *path)
 {

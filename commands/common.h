@@ -1,4 +1,5 @@
-/* What the commands share: the table of options, opening a model, messages, escaping, progress. Only run.c and commands/ print or exit. */
+/* What the commands share: the table of options, opening a model, messages, escaping, progress. Only run.c and
+ * commands/ print or exit. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -61,11 +62,13 @@ int cmd_hash(int argc, char **argv);
 int cmd_json(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 
-/* Parses argv[1..): options anywhere, --x V and --x=V, -xV, -- ends them. Positional arguments are moved to argv[1..] and their
- * number is returned. --help prints usage from the table (usage, then options, then examples) and exits 0; a mistake is told on stderr,
- * naming the nearest option, and exits 2. options ends with a NULL name; common_options (below) are added when with_model, -q always.
- * usage: NULL, or the lines below "usage:", each as "run info [MODEL]". examples: lines, or NULL. */
-int options_parse(int argc, char **argv, const Option *options, bool with_model, const char *usage, const char *examples);
+/* Parses argv[1..): options anywhere, --x V and --x=V, -xV, -- ends them. Positional arguments are moved to argv[1..]
+ * and their number is returned. --help prints usage from the table (usage, then options, then examples) and exits 0; a
+ * mistake is told on stderr, naming the nearest option, and exits 2. options ends with a NULL name; common_options
+ * (below) are added when with_model, -q always. usage: NULL, or the lines below "usage:", each as "run info [MODEL]".
+ * examples: lines, or NULL. */
+int options_parse(int argc, char **argv, const Option *options, bool with_model, const char *usage,
+                  const char *examples);
 
 /* Ends with exit 2 if there are more than max of the count positional arguments in argv[1..]. */
 void arguments_at_most(int count, int max, char **argv);
@@ -95,7 +98,7 @@ void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void notice(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* not with -q */
 _Noreturn void die(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void usage_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* exit 2, pointing at --help */
-/* Flushes stdout and says so if it could not be written: the last thing a command does. Returns code, or EXIT_FAILED. */
+/* Flushes stdout, and dies if it could not be written: the last thing a command does. Returns code. */
 int finish(int code);
 
 extern void (*terminal_restore)(void); /* NULL, or puts the terminal back: async-signal-safe */
@@ -103,7 +106,8 @@ extern void (*terminal_restore)(void); /* NULL, or puts the terminal back: async
 void emergency_cleanup(void);
 extern char mapped_name[256]; /* of the model that is mapped, for the SIGBUS message */
 
-extern volatile int interrupted; /* set by SIGINT after catch_interrupts(); before, and the second time, SIGINT exits 130 */
+extern volatile int
+    interrupted; /* set by SIGINT after catch_interrupts(); before, and the second time, SIGINT exits 130 */
 void catch_interrupts(void);
 void exit_on_interrupt(void); /* what main() starts with */
 
@@ -113,25 +117,27 @@ void progress_end(void);
 
 /* ---- text ---- */
 
-/* Control characters (C0, DEL, C1, bidi controls, line separators) and invalid UTF-8 made visible: \n, \x1b, \u{202e}. */
+/* Control characters (C0, DEL, C1, bidi controls, line separators) and invalid UTF-8 made visible: \n, \x1b, \u{202e}.
+ */
 void print_escaped(FILE *out, const char *text, size_t length);
 char *escaped(const char *text, size_t length); /* fresh */
 /* Text as it is for a file or pipe; for a terminal the same as print_escaped(), but line ends and tabs stay. */
 void print_text(FILE *out, const char *text, size_t length);
-/* A token as a quoted word of exactly `columns` terminal columns (padded, or cut with "..."; 0: as it comes); its id in <> without a
- * tokenizer. */
+/* A token as a quoted word of exactly `columns` terminal columns (padded, or cut with "..."; 0: as it comes); its id in
+ * <> without a tokenizer. */
 void print_token(FILE *out, const Tokenizer *t, int id, int columns);
-void write_token_json(FILE *out, const Tokenizer *t, int id);         /* its text as a JSON string, null without a tokenizer */
-void write_ids_json(FILE *out, const int *ids, size_t n);             /* [1,2,3] */
-const char *human_bytes(uint64_t bytes, char out[32]);                /* "988.1 MB" */
-int terminal_width(FILE *f);                                          /* columns; 80 if it is no terminal */
-bool use_color(FILE *f);                                              /* a terminal, and NO_COLOR is not set */
-double seconds_now(void);                                             /* monotonic */
-void *must(void *memory);                                             /* dies if it is NULL: out of memory */
+void write_token_json(FILE *out, const Tokenizer *t, int id); /* its text as a JSON string, null without a tokenizer */
+void write_ids_json(FILE *out, const int *ids, size_t n); /* [1,2,3] */
+const char *human_bytes(uint64_t bytes, char out[32]); /* "988.1 MB" */
+int terminal_width(FILE *f); /* columns; 80 if it is no terminal */
+bool use_color(FILE *f); /* a terminal, and NO_COLOR is not set */
+double seconds_now(void); /* monotonic */
+void *must(void *memory); /* dies if it is NULL: out of memory */
 
 /* ---- input and output ---- */
 
-/* PROMPT argument, -f FILE, or stdin when it is no terminal ("-" is stdin in both); fresh, *length bytes. NULL if none was given. */
+/* PROMPT argument, -f FILE, or stdin when it is no terminal ("-" is stdin in both); fresh, *length bytes. NULL if none
+ * was given. */
 char *read_prompt(const char *argument, const char *file, size_t *length);
 /* Replaces \n, \t, \r, \e, \\, \xHH and \u{HEX} in place; returns the new length. */
 size_t expand_escapes(char *text, size_t length);
@@ -146,20 +152,23 @@ typedef struct {
 /* Rows for a command's table of options. */
 #define PROMPT_OPTIONS(p)                                                                                              \
     {'f', "file", "FILE", OPTION_TEXT, &(p).file, "read the prompt from FILE, every byte of it; - is standard input"}, \
-    {0, "ids", "1,2,3", OPTION_TEXT, &(p).ids, "token ids instead of a text; works without a tokenizer"},              \
-    {'e', "escapes", NULL, OPTION_FLAG, &(p).escapes, "turn \\n, \\t, \\\\, \\xHH and \\u{HEX} in the prompt into characters"}
+        {0, "ids", "1,2,3", OPTION_TEXT, &(p).ids, "token ids instead of a text; works without a tokenizer"},          \
+        {'e',         "escapes",    NULL,                                                                              \
+         OPTION_FLAG, &(p).escapes, "turn \\n, \\t, \\\\, \\xHH and \\u{HEX} in the prompt into characters"}
 
-/* The prompt's text, fresh; NULL with --ids. Ends with exit 2 if there is none, or more than one. argument may be NULL. */
+/* The prompt's text, fresh; NULL with --ids. Ends with exit 2 if there is none, or more than one. argument may be NULL.
+ */
 char *prompt_text(const PromptArguments *p, const char *argument, size_t *length);
 
-/* A file that appears under its name only when it is whole: written beside it, fsynced, renamed. What exists and is no regular file (a
- * pipe, /dev/stdout) is written directly; "-" is stdout. One at a time; removed by die() and on interrupts. */
+/* A file that appears under its name only when it is whole: written beside it, fsynced, renamed. What exists and is no
+ * regular file (a pipe, /dev/stdout) is written directly; "-" is stdout. One at a time; removed by die() and on
+ * interrupts. */
 typedef struct {
     FILE *f;
     char *path, *temporary; /* temporary: NULL when written directly */
 } OutFile;
 void out_open(OutFile *o, const char *path); /* dies */
-void out_commit(OutFile *o);                 /* dies, and leaves what was there before */
+void out_commit(OutFile *o); /* dies, and leaves what was there before */
 
 /* ---- a model opened for running: weights, tokenizer, state ---- */
 
@@ -172,8 +181,8 @@ typedef struct {
     uint64_t weight_bytes; /* read for one token */
 } Session;
 
-/* Opens what -m names (or the default) by the common options: starts the pool, loads weights, reads the tokenizer. Dies on failure.
- * all_logits: logits of every position, in blocks small enough that they take little memory. */
+/* Opens what -m names (or the default) by the common options: starts the pool, loads weights, reads the tokenizer. Dies
+ * on failure. all_logits: logits of every position, in blocks small enough that they take little memory. */
 void session_open(Session *s, bool need_tokenizer, bool all_logits);
 void session_close(Session *s);
 Tokenizer *open_tokenizer(void); /* of -m, without weights; dies on failure */
@@ -183,48 +192,59 @@ void open_checkpoint(Checkpoint *c, const char *model);
 void check_ids(const Session *s, const int *ids, size_t n); /* every id below vocab_size, n within the context; dies */
 /* Prompt text, or --ids, as ids that were checked; an empty text is the begin token. */
 IdList session_prompt(Session *s, const char *text, size_t length, const char *ids);
-/* Runs ids through the network in blocks, on from where the state is; with the logits after the last one (of the last block if
- * all_logits). Shows progress; ends the program when interrupted. */
+/* Runs ids through the network in blocks, on from where the state is; with the logits after the last one (of the last
+ * block if all_logits). Shows progress; ends the program when interrupted. */
 const float *session_forward(Session *s, const int *ids, size_t n);
 
+size_t usual_context(
+    const Config *c); /* the default of --ctx: max_position_embeddings, times the factor of rope scaling */
 const char *weight_mode_name(WeightMode mode); /* "f32" */
 uint64_t cache_bytes(const Config *c, size_t positions); /* keys and values that one token at this position reads */
 /* GB/s at which this pool's threads read the weights where they lie, at most limit bytes of them. */
 double read_bandwidth(const Session *s, uint64_t limit);
 
-/* Softmax over logits[n] in double: the largest logit and the logarithm of the sum of exp(logit - largest). -1 if they are not finite. */
+/* Softmax over logits[n] in double: the largest logit and the logarithm of the sum of exp(logit - largest). -1 if they
+ * are not finite. */
 int log_sum_exp(const float *logits, size_t n, float *largest, double *log_sum);
 typedef struct {
     int id;
     float logit;
     double probability;
 } Ranked;
-/* The `count` (<= n) most likely ids, best first, lower ids first among equals; fresh. NULL if logits are not finite. */
+/* The `count` (<= n) most likely ids, best first, lower ids first among equals; fresh. NULL if logits are not finite.
+ */
 Ranked *rank_logits(const float *logits, size_t n, size_t count);
 
 /* ---- what generate and chat share: commands/generate.c ---- */
 
 typedef struct {
     double temperature, top_p, min_p, repeat_penalty; /* -1: not given */
-    size_t top_k;                                     /* SIZE_MAX: not given */
+    size_t top_k; /* SIZE_MAX: not given */
     uint64_t seed;
     bool greedy;
 } SamplingArguments;
 
 /* Rows for a command's table of options. */
-#define SAMPLING_OPTIONS(a)                                                                                                     \
-    {0, "temperature", "T", OPTION_NUMBER, &(a).temperature, "below 1 sharper, above 1 wilder; 0: greedy"},                     \
-    {0, "top-k", "K", OPTION_SIZE, &(a).top_k, "choose among the K likeliest; 0: all"},                                         \
-    {0, "top-p", "P", OPTION_NUMBER, &(a).top_p, "choose among the likeliest that together reach P; 1: all"},                   \
-    {0, "min-p", "P", OPTION_NUMBER, &(a).min_p, "drop what is less than P times as likely as the likeliest"},                  \
-    {0, "repeat-penalty", "R", OPTION_NUMBER, &(a).repeat_penalty, "above 1: what has occurred becomes less likely"},           \
-    {0, "seed", "N", OPTION_U64, &(a).seed, "the same seed gives the same text everywhere (default: random, printed)"},         \
-    {0, "greedy", NULL, OPTION_FLAG, &(a).greedy, "always the likeliest token"}
+#define SAMPLING_OPTIONS(a)                                                                                        \
+    {0, "temperature", "T", OPTION_NUMBER, &(a).temperature, "below 1 sharper, above 1 wilder; 0: greedy"},        \
+        {0, "top-k", "K", OPTION_SIZE, &(a).top_k, "choose among the K likeliest; 0: all"},                        \
+        {0, "top-p", "P", OPTION_NUMBER, &(a).top_p, "choose among the likeliest that together reach P; 1: all"},  \
+        {0, "min-p", "P", OPTION_NUMBER, &(a).min_p, "drop what is less than P times as likely as the likeliest"}, \
+        {0,                                                                                                        \
+         "repeat-penalty",                                                                                         \
+         "R",                                                                                                      \
+         OPTION_NUMBER,                                                                                            \
+         &(a).repeat_penalty,                                                                                      \
+         "above 1: what has occurred becomes less likely"},                                                        \
+        {0,          "seed",    "N",                                                                               \
+         OPTION_U64, &(a).seed, "the same seed gives the same text everywhere (default: random, printed)"},        \
+        {0, "greedy", NULL, OPTION_FLAG, &(a).greedy, "always the likeliest token"}
 
-SamplingArguments sampling_arguments(void);                   /* none given, a random seed */
-void check_sampling(const SamplingArguments *a);              /* values out of range end with exit 2 */
+SamplingArguments sampling_arguments(void); /* none given, a random seed */
+void check_sampling(const SamplingArguments *a); /* values out of range end with exit 2 */
 
-/* How to sample and what ends an answer: what was asked for, over what the model's generation_config.json recommends. */
+/* How to sample and what ends an answer: what was asked for, over what the model's generation_config.json recommends.
+ */
 typedef struct {
     SampleOptions sampling;
     int eos[17]; /* generation_config.json's 16, and the end of a chat turn */
@@ -233,17 +253,19 @@ typedef struct {
 Choosing choose_sampling(const Session *s, const SamplingArguments *a, bool chat);
 Sampler open_sampler(const Session *s, const SampleOptions *o); /* never chooses ids that the tokenizer doesn't know */
 
-void print_statistics(const Session *s, const Generated *g, size_t n_prompt, const SampleOptions *o); /* on stderr, not with -q */
+void print_statistics(const Session *s, const Generated *g, size_t n_prompt,
+                      const SampleOptions *o); /* on stderr, not with -q */
 void write_generated_json(const Session *s, const Generated *g, const IdList *prompt, uint64_t seed);
 
 /* ---- the parts of `run info` besides the tensors' two lines: commands/info.c ---- */
 
-bool name_matches(const char *pattern, const char *name, size_t length); /* * is any text, ? any character; NULL matches all */
+bool name_matches(const char *pattern, const char *name,
+                  size_t length); /* * is any text, ? any character; NULL matches all */
 /* What the reference library lets pass, though its own rules forbid it: a line on stderr for each kind. */
 void info_warnings(const SafetensorsFile *f);
-void info_summary(const Checkpoint *c);    /* sizes, counts, dtypes, metadata, files */
-void info_map(const Checkpoint *c);        /* the three parts, and who shares the data; as wide as the terminal */
-void info_model(const Checkpoint *c);      /* config, tokenizer, and whether it fits the memory */
+void info_summary(const Checkpoint *c); /* sizes, counts, dtypes, metadata, files */
+void info_map(const Checkpoint *c); /* the three parts, and who shares the data; as wide as the terminal */
+void info_model(const Checkpoint *c); /* config, tokenizer, and whether it fits the memory */
 void info_json(const Checkpoint *c, const char *find);
 
 #endif

@@ -1,5 +1,5 @@
-/* run explain: follows the last token of a prompt through the network, a line a step: the tensor, where its bytes are, its shape, and what
- * comes out. After each layer, the next token that the model would choose if it ended there. */
+/* run explain: follows the last token of a prompt through the network, a line a step: the tensor, where its bytes are,
+ * its shape, and what comes out. After each layer, the next token that the model would choose if it ended there. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -44,13 +44,13 @@ static Ranked *guesses(const Session *s, const float *logits, size_t *count)
     return rank_logits(logits, vocab, *count);
 }
 
-/* ---- as a table ----------------------------------------------------------------------------------------------------- */
+/* ---- as a table -------------------------------------------------------------------------------------------------- */
 
-static void print_guess(const Session *s, const float *logits)
+static void print_guess(const Session *s, const char *label, const float *logits)
 {
     size_t count;
     Ranked *best = guesses(s, logits, &count);
-    printf("  %-24s", "next, if it ended here:");
+    printf("  %-24s", label);
     for (size_t i = 0; best && i < count; i++) {
         putchar(' ');
         print_token(stdout, s->tokenizer, best[i].id, 0);
@@ -60,7 +60,8 @@ static void print_guess(const Session *s, const float *logits)
     free(best);
 }
 
-static void print_step(Explainer *e, int layer, const char *label, const SafetensorsTensor *t, const float *values, size_t n)
+static void print_step(Explainer *e, int layer, const char *label, const SafetensorsTensor *t, const float *values,
+                       size_t n)
 {
     char shape[48] = "", at[24] = "-";
     if (t && t->file != e->file && e->s->checkpoint.st.n_shards) {
@@ -86,7 +87,7 @@ static void print_step(Explainer *e, int layer, const char *label, const Safeten
     putchar('\n');
 }
 
-/* ---- as JSON -------------------------------------------------------------------------------------------------------- */
+/* ---- as JSON ----------------------------------------------------------------------------------------------------- */
 
 static void write_guess(const Session *s, const float *logits)
 {
@@ -130,10 +131,11 @@ static void write_step(int layer, const char *step, const SafetensorsTensor *t, 
     putchar(']');
 }
 
-/* ---- the steps ------------------------------------------------------------------------------------------------------ */
+/* ---- the steps --------------------------------------------------------------------------------------------------- */
 
 /* tensor: its name, or NULL; guess: logits of what the model would choose now, or NULL. */
-static void tell(Explainer *e, int layer, const char *step, const char *tensor, const float *values, size_t n, const float *guess)
+static void tell(Explainer *e, int layer, const char *step, const char *tensor, const float *values, size_t n,
+                 const float *guess)
 {
     SafetensorsTensor found, *t = tensor && !safetensors_find(&e->s->checkpoint.st, tensor, &found) ? &found : NULL;
     if (common.json) {
@@ -150,7 +152,7 @@ static void tell(Explainer *e, int layer, const char *step, const char *tensor, 
         snprintf(label, sizeof label, "%s%s", step, has_bias ? " +bias" : is_added ? " (added)" : "");
         print_step(e, layer, label, t, values, n);
         if (guess)
-            print_guess(e->s, guess);
+            print_guess(e->s, layer < 0 ? "the next token:" : "next, if it ended here:", guess);
     }
     e->any = true;
 }
@@ -188,7 +190,12 @@ static void explain(Session *s, const IdList *prompt)
     const Config *c = &s->model.config;
     size_t last = prompt->count - 1;
     int room = terminal_width(stdout) - 60;
-    Explainer e = {.s = s, .layer = -1, .positions = prompt->count, .values = room < 18 ? 2 : room > 72 ? 8 : (size_t)room / 9};
+    Explainer e = {.s = s,
+                   .layer = -1,
+                   .positions = prompt->count,
+                   .values = room < 18   ? 2
+                             : room > 72 ? 8
+                                         : (size_t)room / 9};
     e.logits = must(malloc(c->vocab_size * sizeof *e.logits));
     e.x = must(calloc(c->dim, sizeof *e.x));
     if (last)

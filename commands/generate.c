@@ -10,7 +10,7 @@
 
 #include "../threads.h"
 
-/* ---- choosing ------------------------------------------------------------------------------------------------------- */
+/* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
 static uint64_t random_seed(void)
 {
@@ -93,7 +93,7 @@ Sampler open_sampler(const Session *s, const SampleOptions *o)
     return sampler;
 }
 
-/* ---- reports -------------------------------------------------------------------------------------------------------- */
+/* ---- reports ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     double prompt_rate, rate, gb_s; /* tokens/s, tokens/s after the first, GB/s of weights and cache; 0: unknown */
@@ -126,12 +126,13 @@ void print_statistics(const Session *s, const Generated *g, size_t n_prompt, con
         snprintf(share, sizeof share, ", %.0f%% of the read bandwidth", 100 * r.gb_s / bandwidth);
     if (!o->greedy)
         snprintf(seed, sizeof seed, "; seed %llu", (unsigned long long)o->seed);
-    notice("%zu tokens, %.1f tok/s (%.1f GB/s%s); prompt %zu tokens, %.1f tok/s; load %.2f s; %s, %d thread%s, %s%s", g->ids.count, r.rate,
-           r.gb_s, share, n_prompt, r.prompt_rate, s->load_seconds, weight_mode_name(mode), threads_count(),
-           threads_count() > 1 ? "s" : "", cpu_level_name(cpu_level()), seed);
+    notice("%zu tokens, %.1f tok/s (%.1f GB/s%s); prompt %zu tokens, %.1f tok/s; load %.2f s; %s, %d thread%s, %s%s",
+           g->ids.count, r.rate, r.gb_s, share, n_prompt, r.prompt_rate, s->load_seconds, weight_mode_name(mode),
+           threads_count(), threads_count() > 1 ? "s" : "", cpu_level_name(cpu_level()), seed);
     SafetensorsTensor embedding;
     SafetensorsFile st = s->checkpoint.st;
-    if (mode == MODE_F32 && !safetensors_find(&st, "model.embed_tokens.weight", &embedding) && dtype_bits(embedding.dtype) == 16)
+    if (mode == MODE_F32 && !safetensors_find(&st, "model.embed_tokens.weight", &embedding) &&
+        dtype_bits(embedding.dtype) == 16)
         notice("-w bf16: same text, about twice as fast");
 }
 
@@ -141,7 +142,11 @@ void write_generated_json(const Session *s, const Generated *g, const IdList *pr
     const struct {
         const char *name;
         double value;
-    } numbers[] = {{"prompt_s", g->prompt_seconds}, {"s", g->seconds}, {"tok_s", r.rate}, {"gb_s", r.gb_s}, {"load_s", s->load_seconds}};
+    } numbers[] = {{"prompt_s", g->prompt_seconds},
+                   {"s", g->seconds},
+                   {"tok_s", r.rate},
+                   {"gb_s", r.gb_s},
+                   {"load_s", s->load_seconds}};
     printf("{\"prompt_ids\":");
     write_ids_json(stdout, prompt->items, prompt->count);
     printf(",\"ids\":");
@@ -151,12 +156,12 @@ void write_generated_json(const Session *s, const Generated *g, const IdList *pr
         json_write_string(stdout, g->text.bytes ? g->text.bytes : "", g->text.length);
     else
         printf("null");
-    printf(",\"finish_reason\":\"%s\",\"stats\":{\"seed\":%llu,\"prompt_tokens\":%zu,\"tokens\":%zu", finish_reason_name(g->reason),
-           (unsigned long long)seed, prompt->count, g->ids.count);
+    printf(",\"finish_reason\":\"%s\",\"stats\":{\"seed\":%llu,\"prompt_tokens\":%zu,\"tokens\":%zu",
+           finish_reason_name(g->reason), (unsigned long long)seed, prompt->count, g->ids.count);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         printf(",\"%s\":", numbers[i].name);
         json_write_double(stdout, numbers[i].value);
     }
-    printf(",\"weights\":\"%s\",\"threads\":%d,\"isa\":\"%s\"}}\n", weight_mode_name(s->model.weights.mode), threads_count(),
-           cpu_level_name(cpu_level()));
+    printf(",\"weights\":\"%s\",\"threads\":%d,\"isa\":\"%s\"}}\n", weight_mode_name(s->model.weights.mode),
+           threads_count(), cpu_level_name(cpu_level()));
 }

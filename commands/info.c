@@ -51,7 +51,7 @@ bool name_matches(const char *pattern, const char *name, size_t length)
     return !pattern[strspn(pattern, "*")];
 }
 
-/* ---- warnings ------------------------------------------------------------------------------------------------------- */
+/* ---- warnings ---------------------------------------------------------------------------------------------------- */
 
 /* A kind of laxity: how often it was seen, and where first. */
 typedef struct {
@@ -74,7 +74,8 @@ static void report_sighting(const char *file, const Sighting *s, const char *wha
     char more[48] = "";
     if (s->count > 1)
         snprintf(more, sizeof more, " (and %zu more)", s->count - 1);
-    warn("%s: tensor \"%.200s\": %s%s%.200s%s%s", file, name, what, s->detail ? " \"" : "", detail, s->detail ? "\"" : "", more);
+    warn("%s: tensor \"%.200s\": %s%s%.200s%s%s", file, name, what, s->detail ? " \"" : "", detail,
+         s->detail ? "\"" : "", more);
     free(name);
     free(detail);
 }
@@ -109,7 +110,7 @@ void info_warnings(const SafetensorsFile *f)
     report_sighting(f->path, &control, "control characters in the name");
 }
 
-/* ---- summary -------------------------------------------------------------------------------------------------------- */
+/* ---- summary ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint64_t tensors, elements, bytes;
@@ -126,8 +127,9 @@ static void print_dtypes(const Checkpoint *c)
     }
     for (int d = 0; d < DTYPE_COUNT; d++)
         if (sums[d].tensors)
-            printf("dtype           %s: %llu tensors, %llu parameters, %llu bytes\n", dtype_name((Dtype)d),
-                   (unsigned long long)sums[d].tensors, (unsigned long long)sums[d].elements, (unsigned long long)sums[d].bytes);
+            printf("dtype           %s: %llu tensor%s, %llu parameters, %llu bytes\n", dtype_name((Dtype)d),
+                   (unsigned long long)sums[d].tensors, sums[d].tensors == 1 ? "" : "s",
+                   (unsigned long long)sums[d].elements, (unsigned long long)sums[d].bytes);
 }
 
 static void print_metadata(const SafetensorsFile *f)
@@ -168,7 +170,8 @@ void info_summary(const Checkpoint *c)
         parameters += parameters_of(file_at(c, i));
     }
     print_path(c->st.n_shards ? c->index_path ? c->index_path : c->argument : c->st.path);
-    printf("%s       %llu bytes (%s)\n", c->st.n_shards ? "all files" : "file size", (unsigned long long)bytes, human_bytes(bytes, size));
+    printf("%s       %llu bytes", c->st.n_shards ? "all files" : "file size", (unsigned long long)bytes);
+    printf(bytes < 1000 ? "\n" : " (%s)\n", human_bytes(bytes, size));
     if (c->st.n_shards)
         print_files(c);
     else
@@ -179,7 +182,7 @@ void info_summary(const Checkpoint *c)
         print_metadata(file_at(c, i));
 }
 
-/* ---- map ------------------------------------------------------------------------------------------------------------ */
+/* ---- map --------------------------------------------------------------------------------------------------------- */
 
 static void repeat(char character, int times)
 {
@@ -195,14 +198,14 @@ static void print_cell(const char *text, int width)
 /* The chapter's figure: length, header and data of one file. */
 static void draw_parts(const SafetensorsFile *f, int width)
 {
-    const int third = width - 4 - 10 - (width < 56 ? 10 : 20);
-    const int cells[3] = {10, width < 56 ? 10 : 20, third > 8 ? third : 8};
+    const int third = width - 4 - 10 - (width < 56 ? 14 : 20);
+    const int cells[3] = {10, width < 56 ? 14 : 20, third > 8 ? third : 8};
     char header_bytes[32], data_bytes[48], start[32], end[32];
     snprintf(header_bytes, sizeof header_bytes, " %zu bytes", f->header_len);
     snprintf(data_bytes, sizeof data_bytes, " %zu bytes", f->data_size);
     snprintf(start, sizeof start, "%zu", 8 + f->header_len);
     snprintf(end, sizeof end, "%zu", f->mapped_size);
-    const char *const rows[2][3] = {{" N", " header", " data"}, {" 8 bytes", header_bytes, data_bytes}};
+    const char *const rows[2][3] = {{" N", " header: JSON", " data"}, {" 8 bytes", header_bytes, data_bytes}};
     printf("%-*s%-*s%-*s%*s\n", cells[0] + 1, "0", cells[1] + 1, "8", (int)strlen(start), start,
            cells[2] + 2 - (int)strlen(start), end);
     for (int row = -1; row < 3; row++) {
@@ -272,7 +275,7 @@ static size_t merge_groups(Group *groups, size_t n)
 static void draw_bar(const Group *g, uint64_t total, int name_width, int width)
 {
     double share = total ? (double)g->bytes / (double)total : 0;
-    int room = width - name_width - 16, bar = (int)(share * room + 0.5);
+    int room = width - name_width - 10, bar = (int)(share * room + 0.5);
     char count[24] = "", name[256];
     if (g->count > 1)
         snprintf(count, sizeof count, " x%llu", (unsigned long long)g->count);
@@ -300,15 +303,21 @@ static void draw_shares(const Checkpoint *c, int width)
     }
     n = merge_groups(groups, n);
     size_t shown = n <= BARS ? n : BARS - 1;
-    for (size_t i = 0; i < shown; i++)
-        draw_bar(&groups[i], total, width > 64 ? 46 : width / 2, width);
     for (size_t i = shown; i < n; i++) {
         rest.bytes += groups[i].bytes;
         rest.count += groups[i].count;
     }
     rest.name = "others";
+    int name_width = 16;
+    for (size_t i = 0; i < shown; i++) {
+        int needed = (int)strlen(groups[i].name) + (groups[i].count > 1 ? 6 : 0);
+        name_width = needed > name_width ? needed : name_width;
+    }
+    name_width = name_width < width * 5 / 9 ? name_width : width * 5 / 9;
+    for (size_t i = 0; i < shown; i++)
+        draw_bar(&groups[i], total, name_width, width);
     if (shown < n)
-        draw_bar(&rest, total, width > 64 ? 46 : width / 2, width);
+        draw_bar(&rest, total, name_width, width);
     for (size_t i = 0; i < n; i++)
         free(groups[i].name);
     free(groups);
@@ -328,7 +337,7 @@ void info_map(const Checkpoint *c)
     draw_shares(c, width);
 }
 
-/* ---- the model: config, tokenizer, memory ----------------------------------------------------------------------------- */
+/* ---- the model: config, tokenizer, memory ------------------------------------------------------------------------ */
 
 static uint64_t as_type(WeightType type, size_t rows, size_t cols)
 {
@@ -367,9 +376,9 @@ static uint64_t memory_needed(const Checkpoint *cp, const Config *c, WeightMode 
 static size_t context_rows(const Config *c, size_t rows[8])
 {
     size_t n = 0;
-    for (size_t ctx = 2048; ctx < c->max_positions && n < 7; ctx *= 4)
+    for (size_t ctx = 2048; ctx < usual_context(c) && n < 7; ctx *= 4)
         rows[n++] = ctx;
-    rows[n++] = c->max_positions;
+    rows[n++] = usual_context(c);
     return n;
 }
 
@@ -400,8 +409,8 @@ static void print_memory(const Checkpoint *cp, const Config *c)
 
 static void print_config(const Config *c)
 {
-    printf("config          %zu layers, width %zu, %zu query and %zu key/value heads of %zu, inner width %zu,\n", c->n_layers, c->dim,
-           c->n_heads, c->n_kv_heads, c->head_dim, c->hidden_dim);
+    printf("config          %zu layers, width %zu, %zu query and %zu key/value heads of %zu, inner width %zu,\n",
+           c->n_layers, c->dim, c->n_heads, c->n_kv_heads, c->head_dim, c->hidden_dim);
     printf("                vocabulary %zu, %zu positions, head %s\n", c->vocab_size, c->max_positions,
            c->tie_word_embeddings ? "shared with the embedding" : "of its own");
 }
@@ -437,7 +446,7 @@ void info_model(const Checkpoint *c)
     }
 }
 
-/* ---- JSON ----------------------------------------------------------------------------------------------------------- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static void write_tensor_json(const SafetensorsTensor *t)
 {
@@ -446,7 +455,8 @@ static void write_tensor_json(const SafetensorsTensor *t)
     printf(",\"dtype\":\"%s\",\"shape\":[", dtype_name(t->dtype));
     for (size_t i = 0; i < t->rank; i++)
         printf("%s%llu", i ? "," : "", (unsigned long long)t->shape[i]);
-    printf("],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->offset, (unsigned long long)(t->offset + t->length));
+    printf("],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->offset,
+           (unsigned long long)(t->offset + t->length));
 }
 
 static void write_file_json(const SafetensorsFile *f, const char *find)
@@ -455,7 +465,8 @@ static void write_file_json(const SafetensorsFile *f, const char *find)
     bool first = true;
     printf("{\"file\":");
     json_write_string(stdout, f->path, strlen(f->path));
-    printf(",\"size\":%zu,\"header_len\":%zu,\"data_start\":%zu,\"metadata\":", f->mapped_size, f->header_len, 8 + f->header_len);
+    printf(",\"size\":%zu,\"header_len\":%zu,\"data_start\":%zu,\"metadata\":", f->mapped_size, f->header_len,
+           8 + f->header_len);
     if (metadata)
         json_print(stdout, metadata, JSON_CANONICAL);
     else
@@ -513,7 +524,8 @@ static void write_model_json(const Checkpoint *c, const char *find)
     char err[512];
     bool known = !checkpoint_read_config(c, &config, err);
     printf("{\"model\":");
-    json_write_string(stdout, c->argument ? c->argument : c->directory, strlen(c->argument ? c->argument : c->directory));
+    json_write_string(stdout, c->argument ? c->argument : c->directory,
+                      strlen(c->argument ? c->argument : c->directory));
     printf(",\"files\":[");
     for (size_t i = 0; i < file_count(c); i++) {
         printf("%s", i ? "," : "");

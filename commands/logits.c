@@ -49,7 +49,8 @@ static void write_floats(FILE *f, const float *values, size_t n)
     for (size_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &values[i], sizeof bits);
-        const unsigned char bytes[4] = {(unsigned char)bits, (unsigned char)(bits >> 8), (unsigned char)(bits >> 16), (unsigned char)(bits >> 24)};
+        const unsigned char bytes[4] = {(unsigned char)bits, (unsigned char)(bits >> 8), (unsigned char)(bits >> 16),
+                                        (unsigned char)(bits >> 24)};
         fwrite(bytes, 1, sizeof bytes, f);
     }
 #endif
@@ -80,7 +81,8 @@ static void print_best(Session *s, const IdList *prompt, size_t top)
     const float *logits = session_forward(s, prompt->items, prompt->count);
     Ranked *best = rank_logits(logits, vocab, count);
     if (!best)
-        die(EXIT_FAILED, "the logits at position %zu are not finite: NaN or infinity in the weights?", prompt->count - 1);
+        die(EXIT_FAILED, "the logits at position %zu are not finite: NaN or infinity in the weights?",
+            prompt->count - 1);
     if (common.json)
         write_json(s, best, count, prompt->count - 1);
     else

@@ -46,10 +46,13 @@ bool nearly(size_t length, size_t distance)
 
 static const Option common_table[] = {
     {'m', "model", "PATH", OPTION_TEXT, &common.model,
-     "folder, .safetensors file, index.json, or hub id in the local Hugging Face cache (default: the current folder, else the demo model)"},
-    {'w', "weights", "MODE", OPTION_TEXT, &common.weights, "f32 (default), bf16: as they lie in the file, same text; q8, q4: quantised"},
+     "folder, .safetensors file, index.json, or hub id in the local Hugging Face cache (default: the current folder, "
+     "else the demo model)"},
+    {'w', "weights", "MODE", OPTION_TEXT, &common.weights,
+     "f32 (default), bf16: as they lie in the file, same text; q8, q4: quantised"},
     {'t', "threads", "N", OPTION_COUNT, &common.threads, "default: the cores that this process may use"},
-    {0, "ctx", "N", OPTION_COUNT, &common.ctx, "most positions, prompt and answer (default: max_position_embeddings)"},
+    {0, "ctx", "N", OPTION_COUNT, &common.ctx,
+     "most positions, prompt and answer (default: max_position_embeddings, times the factor of rope scaling)"},
     {0, "block", "N", OPTION_COUNT, &common.block, "tokens of the prompt at a time (512); the result is the same"},
     {0, "fast", NULL, OPTION_FLAG, &common.fast, "the prompt's products may round their inputs to BF16"},
     {0, "no-mmap", NULL, OPTION_FLAG, &common.no_mmap, "read the weights into memory instead of mapping the file"},
@@ -116,8 +119,20 @@ static int parse_bytes(const char *text, uint64_t *out)
         const char *name;
         uint64_t factor;
     } units[] = {
-        {"", 1}, {"B", 1}, {"K", 1000}, {"KB", 1000}, {"kB", 1000}, {"M", 1000000}, {"MB", 1000000}, {"G", 1000000000},
-        {"GB", 1000000000}, {"T", 1000000000000}, {"TB", 1000000000000}, {"KiB", 1u << 10}, {"MiB", 1u << 20}, {"GiB", 1u << 30},
+        {"", 1},
+        {"B", 1},
+        {"K", 1000},
+        {"KB", 1000},
+        {"kB", 1000},
+        {"M", 1000000},
+        {"MB", 1000000},
+        {"G", 1000000000},
+        {"GB", 1000000000},
+        {"T", 1000000000000},
+        {"TB", 1000000000000},
+        {"KiB", 1u << 10},
+        {"MiB", 1u << 20},
+        {"GiB", 1u << 30},
         {"TiB", (uint64_t)1 << 40},
     };
     char *end;
@@ -174,7 +189,8 @@ static void set_option(const Parser *p, const Option *o, const char *as, const c
     case OPTION_SIZE:
     case OPTION_COUNT:
     case OPTION_U64:
-        if (parse_u64(value, &n, &end) || *end || (o->type != OPTION_U64 && n > SIZE_MAX / 2) || (o->type == OPTION_COUNT && !n))
+        if (parse_u64(value, &n, &end) || *end || (o->type != OPTION_U64 && n > SIZE_MAX / 2) ||
+            (o->type == OPTION_COUNT && !n))
             usage_error("%s: '%.100s' is not a whole number of %d or more", as, value, o->type == OPTION_COUNT);
         if (o->type == OPTION_U64)
             *(uint64_t *)o->value = n;
@@ -228,8 +244,9 @@ static void print_option(const Option *o, int width)
 {
     enum { HELP_COLUMN = 28 };
     char left[64];
-    int n = snprintf(left, sizeof left, "  %c%c%s --%s%s%s", o->short_name ? '-' : ' ', o->short_name ? o->short_name : ' ',
-                     o->short_name ? "," : " ", o->name, o->value_name ? " " : "", o->value_name ? o->value_name : "");
+    int n =
+        snprintf(left, sizeof left, "  %c%c%s --%s%s%s", o->short_name ? '-' : ' ', o->short_name ? o->short_name : ' ',
+                 o->short_name ? "," : " ", o->name, o->value_name ? " " : "", o->value_name ? o->value_name : "");
     printf("%-*s", HELP_COLUMN, left);
     if (n > HELP_COLUMN - 2)
         printf("\n%*s", HELP_COLUMN, "");
@@ -335,7 +352,8 @@ static int parse_short(const Parser *p, char **argv)
     return 1;
 }
 
-int options_parse(int argc, char **argv, const Option *options, bool with_model, const char *usage, const char *examples)
+int options_parse(int argc, char **argv, const Option *options, bool with_model, const char *usage,
+                  const char *examples)
 {
     static const Option none[] = {{0}};
     Parser p = {{options ? options : none, with_model ? common_table : none, quiet_table}, 3, usage, examples, argc};

@@ -1,7 +1,7 @@
 /* run perplexity: how well the model expects a text.
  *
- * The surprise of a token is -log p(token | those before it), in nats; nll is the mean over all tokens but the first of each window, and
- * perplexity is exp(nll): as if the model chose among that many equally likely tokens. */
+ * The surprise of a token is -log p(token | those before it), in nats; nll is the mean over all tokens but the first of
+ * each window, and perplexity is exp(nll): as if the model chose among that many equally likely tokens. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -40,11 +40,13 @@ static void score_window(Session *s, const int *ids, size_t n, size_t window_sta
     run_state_rewind(&s->state, 0);
     for (size_t done = 0; done + 1 < n;) {
         size_t step = n - 1 - done < s->state.block ? n - 1 - done : s->state.block;
-        Block b = {session_forward(s, ids + done, step), ids + done + 1, s->model.config.vocab_size, surprise + done + 1};
+        Block b = {session_forward(s, ids + done, step), ids + done + 1, s->model.config.vocab_size,
+                   surprise + done + 1};
         threads_for(step, 1, score_tokens, &b);
         for (size_t t = 0; t < step; t++)
             if (b.surprise[t] < 0)
-                die(EXIT_FAILED, "the logits at position %zu are not finite: NaN or infinity in the weights?", window_start + done + t);
+                die(EXIT_FAILED, "the logits at position %zu are not finite: NaN or infinity in the weights?",
+                    window_start + done + t);
         done += step;
     }
 }
@@ -77,13 +79,16 @@ static Score score_text(Session *s, const IdList *ids)
     return score;
 }
 
-/* ---- output --------------------------------------------------------------------------------------------------------- */
+/* ---- output ------------------------------------------------------------------------------------------------------ */
 
 static const struct {
     double below; /* nats */
     const char *color, *meaning;
 } levels[] = {
-    {0.7, "\033[32m", "more than 1 in 2"}, {2.3, "\033[0m", "1 in 10"}, {4.6, "\033[33m", "1 in 100"}, {1e300, "\033[31m", "less"},
+    {0.7, "\033[32m", "more than 1 in 2"},
+    {2.3, "\033[0m", "1 in 10"},
+    {4.6, "\033[33m", "1 in 100"},
+    {1e300, "\033[31m", "less"},
 };
 
 static const char *color_of(double surprise)

@@ -13,7 +13,7 @@
 
 #include "../threads.h"
 
-/* ---- which model ---------------------------------------------------------------------------------------------------- */
+/* ---- which model ------------------------------------------------------------------------------------------------- */
 
 static bool ends_with(const char *text, const char *end)
 {
@@ -83,7 +83,7 @@ Tokenizer *open_tokenizer(void)
     return t;
 }
 
-/* ---- tokenizer, read beside the weights ------------------------------------------------------------------------------ */
+/* ---- tokenizer, read beside the weights -------------------------------------------------------------------------- */
 
 typedef struct {
     pthread_t thread;
@@ -119,7 +119,7 @@ static Tokenizer *finish_tokenizer(TokenizerLoad *load, bool needed)
     return load->tokenizer;
 }
 
-/* ---- weights -------------------------------------------------------------------------------------------------------- */
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
 
 static const char *const mode_names[] = {[MODE_F32] = "f32", [MODE_BF16] = "bf16", [MODE_Q8] = "q8", [MODE_Q4] = "q4"};
 
@@ -200,7 +200,7 @@ static void load_weights(Session *s, WeightMode mode)
         s->weight_bytes += matrix_bytes(m);
 }
 
-/* ---- session -------------------------------------------------------------------------------------------------------- */
+/* ---- session ----------------------------------------------------------------------------------------------------- */
 
 static void start_kernels(void)
 {
@@ -219,13 +219,22 @@ static void start_kernels(void)
 /* Logits of a whole block are kept below this. */
 #define MOST_LOGITS ((size_t)64 << 20)
 
+/* What the positions are worth: rope scaling is there to go beyond max_position_embeddings, factor times at most. */
+size_t usual_context(const Config *c)
+{
+    double stretched = (double)c->max_positions * c->rope.factor;
+    return c->rope_type == ROPE_DEFAULT || c->rope.factor <= 1 || stretched > 1e12 ? c->max_positions
+                                                                                   : (size_t)stretched;
+}
+
 static void start_state(Session *s, bool all_logits)
 {
     const Config *c = &s->model.config;
-    size_t ctx = common.ctx ? common.ctx : c->max_positions, block = common.block, most = MOST_LOGITS / sizeof(float) / c->vocab_size;
+    size_t ctx = common.ctx ? common.ctx : usual_context(c), block = common.block,
+           most = MOST_LOGITS / sizeof(float) / c->vocab_size;
     char err[512];
-    if (ctx > c->max_positions)
-        notice("--ctx %zu is beyond the %zu positions that the model was made for", ctx, c->max_positions);
+    if (ctx > usual_context(c))
+        notice("--ctx %zu is beyond the %zu positions that the model was made for", ctx, usual_context(c));
     if (all_logits && block > most)
         block = most ? most : 1;
     if (run_state_init(&s->state, c, ctx, block, all_logits, err))
@@ -262,7 +271,7 @@ void session_close(Session *s)
     *s = (Session){0};
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 void check_ids(const Session *s, const int *ids, size_t n)
 {
@@ -358,7 +367,7 @@ double read_bandwidth(const Session *s, uint64_t limit)
     return n && seconds > 0 ? (double)n * (double)PIECE / seconds / 1e9 : 0;
 }
 
-/* ---- probabilities -------------------------------------------------------------------------------------------------- */
+/* ---- probabilities ----------------------------------------------------------------------------------------------- */
 
 int log_sum_exp(const float *logits, size_t n, float *largest, double *log_sum)
 {
