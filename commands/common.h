@@ -106,8 +106,8 @@ extern void (*terminal_restore)(void); /* NULL, or puts the terminal back: async
 void emergency_cleanup(void);
 extern char mapped_name[256]; /* of the model that is mapped, for the SIGBUS message */
 
-extern volatile int
-    interrupted; /* set by SIGINT after catch_interrupts(); before, and the second time, SIGINT exits 130 */
+/* Set by SIGINT after catch_interrupts(); before, and the second time, SIGINT exits 130. */
+extern volatile int interrupted;
 void catch_interrupts(void);
 void exit_on_interrupt(void); /* what main() starts with */
 
@@ -117,8 +117,7 @@ void progress_end(void);
 
 /* ---- text ---- */
 
-/* Control characters (C0, DEL, C1, bidi controls, line separators) and invalid UTF-8 made visible: \n, \x1b, \u{202e}.
- */
+/* Control characters (C0, DEL, C1, bidi controls, line separators) and invalid UTF-8 made visible: \n, \x1b. */
 void print_escaped(FILE *out, const char *text, size_t length);
 char *escaped(const char *text, size_t length); /* fresh */
 /* Text as it is for a file or pipe; for a terminal the same as print_escaped(), but line ends and tabs stay. */
@@ -150,14 +149,12 @@ typedef struct {
 } PromptArguments;
 
 /* Rows for a command's table of options. */
-#define PROMPT_OPTIONS(p)                                                                                              \
-    {'f', "file", "FILE", OPTION_TEXT, &(p).file, "read the prompt from FILE, every byte of it; - is standard input"}, \
-        {0, "ids", "1,2,3", OPTION_TEXT, &(p).ids, "token ids instead of a text; works without a tokenizer"},          \
-        {'e',         "escapes",    NULL,                                                                              \
-         OPTION_FLAG, &(p).escapes, "turn \\n, \\t, \\\\, \\xHH and \\u{HEX} in the prompt into characters"}
+#define PROMPT_OPTIONS(p)                                                                                         \
+    {'f', "file", "FILE", OPTION_TEXT, &(p).file, "the prompt from FILE, every byte of it; - is standard input"}, \
+    {0, "ids", "1,2,3", OPTION_TEXT, &(p).ids, "token ids instead of a text; works without a tokenizer"},         \
+    {'e', "escapes", NULL, OPTION_FLAG, &(p).escapes, "turn \\n, \\t, \\\\, \\xHH, \\u{HEX} in the prompt into characters"}
 
-/* The prompt's text, fresh; NULL with --ids. Ends with exit 2 if there is none, or more than one. argument may be NULL.
- */
+/* The prompt's text, fresh; NULL with --ids. Ends with exit 2 if there is none, or more than one. argument: or NULL. */
 char *prompt_text(const PromptArguments *p, const char *argument, size_t *length);
 
 /* A file that appears under its name only when it is whole: written beside it, fsynced, renamed. What exists and is no
@@ -196,8 +193,8 @@ IdList session_prompt(Session *s, const char *text, size_t length, const char *i
  * block if all_logits). Shows progress; ends the program when interrupted. */
 const float *session_forward(Session *s, const int *ids, size_t n);
 
-size_t usual_context(
-    const Config *c); /* the default of --ctx: max_position_embeddings, times the factor of rope scaling */
+/* The default of --ctx: max_position_embeddings, times the factor of rope scaling. */
+size_t usual_context(const Config *c);
 const char *weight_mode_name(WeightMode mode); /* "f32" */
 uint64_t cache_bytes(const Config *c, size_t positions); /* keys and values that one token at this position reads */
 /* GB/s at which this pool's threads read the weights where they lie, at most limit bytes of them. */
@@ -225,20 +222,14 @@ typedef struct {
 } SamplingArguments;
 
 /* Rows for a command's table of options. */
-#define SAMPLING_OPTIONS(a)                                                                                        \
-    {0, "temperature", "T", OPTION_NUMBER, &(a).temperature, "below 1 sharper, above 1 wilder; 0: greedy"},        \
-        {0, "top-k", "K", OPTION_SIZE, &(a).top_k, "choose among the K likeliest; 0: all"},                        \
-        {0, "top-p", "P", OPTION_NUMBER, &(a).top_p, "choose among the likeliest that together reach P; 1: all"},  \
-        {0, "min-p", "P", OPTION_NUMBER, &(a).min_p, "drop what is less than P times as likely as the likeliest"}, \
-        {0,                                                                                                        \
-         "repeat-penalty",                                                                                         \
-         "R",                                                                                                      \
-         OPTION_NUMBER,                                                                                            \
-         &(a).repeat_penalty,                                                                                      \
-         "above 1: what has occurred becomes less likely"},                                                        \
-        {0,          "seed",    "N",                                                                               \
-         OPTION_U64, &(a).seed, "the same seed gives the same text everywhere (default: random, printed)"},        \
-        {0, "greedy", NULL, OPTION_FLAG, &(a).greedy, "always the likeliest token"}
+#define SAMPLING_OPTIONS(a)                                                                                    \
+    {0, "temperature", "T", OPTION_NUMBER, &(a).temperature, "below 1 sharper, above 1 wilder; 0: greedy"},    \
+    {0, "top-k", "K", OPTION_SIZE, &(a).top_k, "choose among the K likeliest; 0: all"},                        \
+    {0, "top-p", "P", OPTION_NUMBER, &(a).top_p, "choose among the likeliest that together reach P"},          \
+    {0, "min-p", "P", OPTION_NUMBER, &(a).min_p, "drop what is less than P times as likely as the likeliest"}, \
+    {0, "repeat-penalty", "R", OPTION_NUMBER, &(a).repeat_penalty, "above 1: repetition becomes less likely"}, \
+    {0, "seed", "N", OPTION_U64, &(a).seed, "same seed, same text, everywhere (default: random, printed)"},    \
+    {0, "greedy", NULL, OPTION_FLAG, &(a).greedy, "always the likeliest token"}
 
 SamplingArguments sampling_arguments(void); /* none given, a random seed */
 void check_sampling(const SamplingArguments *a); /* values out of range end with exit 2 */
