@@ -107,7 +107,7 @@ static const char *shape_text(const uint64_t *shape, size_t rank, char out[SHAPE
 
 /* In the order of Dtype. Those below a byte must fill whole bytes. */
 static const struct {
-    const char *name;
+    char name[12];
     size_t bits;
 } dtypes[DTYPE_COUNT] = {
     {"BOOL", 8}, {"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8}, {"I8", 8}, {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8},
@@ -127,9 +127,9 @@ size_t dtype_bits(Dtype dtype)
 
 int dtype_parse(const char *text, size_t length, Dtype *dtype)
 {
-    for (int i = 0; i < DTYPE_COUNT; i++) {
+    for (int i = 0; i < DTYPE_COUNT && length < sizeof dtypes->name; i++) {
         *dtype = (Dtype)i;
-        if (strlen(dtypes[i].name) == length && memcmp(dtypes[i].name, text, length) == 0)
+        if (memcmp(dtypes[i].name, text, length) == 0 && strlen(dtypes[i].name) == length)
             return 0;
     }
     return -1;
@@ -142,12 +142,18 @@ static bool is_computable(Dtype dtype)
 
 /* ---- look-up by name --------------------------------------------------------------------------------------------- */
 
-/* FNV-1a, started from the table's own address, which differs from run to run: no file can be made to collide on purpose. */
+/* Starts from the table's own address, which differs from run to run: no file can be made so that its names collide. */
 static size_t hash_name(const SafetensorsFile *st, const char *name, size_t length)
 {
-    uint64_t hash = (uint64_t)(uintptr_t)st->lookup * 0x9e3779b97f4a7c15u;
-    for (size_t i = 0; i < length; i++)
-        hash = (hash ^ (unsigned char)name[i]) * 0x100000001b3u;
+    uint64_t hash = (uint64_t)(uintptr_t)st->lookup;
+    uint32_t word;
+    size_t i = 0;
+    for (; i + sizeof word <= length; i += sizeof word) {
+        memcpy(&word, name + i, sizeof word);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    }
+    for (; i < length; i++)
+        hash = (hash ^ (unsigned char)name[i]) * 0x9e3779b97f4a7c15u;
     return (size_t)(hash ^ hash >> 32);
 }
 
@@ -193,13 +199,14 @@ static bool add_tensor(SafetensorsFile *st, const SafetensorsTensor *t)
 static const JsonValue *entry_value(const JsonValue *entry, const char *name, size_t index)
 {
     const JsonValue *found = NULL, *v = entry->child;
+    size_t length = strlen(name);
     if (entry->type == JSON_ARRAY && entry->length == 3) {
         for (found = v; index > 0; index--)
             found = found->next;
         return found;
     }
     for (; entry->type == JSON_OBJECT && v; v = v->next)
-        if (json_key_is(v, name)) {
+        if (v->key_length == length && memcmp(v->key, name, length) == 0) {
             if (found)
                 return NULL;
             found = v;
@@ -310,7 +317,6 @@ static int check_tensor(SafetensorsFile *st, SafetensorsTensor *t)
     uint64_t end = t->offset + t->length, bits;
     const char *dtype = dtype_name(t->dtype);
     char shape[SHAPE_TEXT];
-    shape_text(t->shape, t->rank, shape);
     if (end < t->offset)
         return fail(st, t, "data_offsets [%" PRIu64 ", %" PRIu64 ") end before they begin", t->offset, end);
     bool fits = true;
@@ -318,12 +324,12 @@ static int check_tensor(SafetensorsFile *st, SafetensorsTensor *t)
     for (size_t i = 0; i < t->rank && fits; i++)
         fits = multiply(t->elements, t->shape[i], &t->elements);
     if (!fits || !multiply(t->elements, dtype_bits(t->dtype), &bits))
-        return fail(st, t, "the size of %s %s does not fit 64 bits", dtype, shape);
+        return fail(st, t, "the size of %s %s does not fit 64 bits", dtype, shape_text(t->shape, t->rank, shape));
     if (bits % 8 != 0)
-        return fail(st, t, "%s %s takes %" PRIu64 " bits, which are no whole bytes", dtype, shape, bits);
+        return fail(st, t, "%s %s takes %" PRIu64 " bits, which are no whole bytes", dtype, shape_text(t->shape, t->rank, shape), bits);
     if (bits / 8 != t->length)
         return fail(st, t, "data_offsets [%" PRIu64 ", %" PRIu64 ") hold %" PRIu64 " bytes, but %s %s needs %" PRIu64, t->offset, end,
-                    t->length, dtype, shape, bits / 8);
+                    t->length, dtype, shape_text(t->shape, t->rank, shape), bits / 8);
     return 0;
 }
 
@@ -341,7 +347,11 @@ static int compare_offsets(const void *left, const void *right)
 
 static void sort_tensors(SafetensorsFile *st)
 {
-    size_t n = st->n_tensors;
+    size_t n = st->n_tensors, i = 1;
+    while (i < n && compare_offsets(&st->tensors[i - 1], &st->tensors[i]) < 0)
+        i++;
+    if (i >= n)
+        return;
     qsort(st->tensors, n, sizeof *st->tensors, compare_offsets);
     memset(st->lookup, 0, st->lookup_size * sizeof *st->lookup);
     for (st->n_tensors = 0; st->n_tensors < n;)
@@ -552,11 +562,13 @@ static void widen(float *out, const unsigned char *in, Dtype dtype, size_t n)
         }
 }
 
-/* Gives back the memory of a part of the mapping. It stays in the system's cache of the file, from where it returns when touched. */
+/* Gives back the memory of the whole pages in a part of the mapping. They stay in the system's cache of the file and return from
+ * there when touched. The page at either end is left: another thread may be reading it, and would bring back much around it. */
 static void release_pages(const SafetensorsFile *st, const unsigned char *data, size_t length)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), end = (size_t)(data - st->mapped) + length, begin = (end - length) / page * page;
-    if (!st->read_into_memory)
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (size_t)(data - st->mapped);
+    size_t begin = (at + page - 1) / page * page, end = (at + length) / page * page;
+    if (!st->read_into_memory && begin < end)
         madvise(st->mapped + begin, end - begin, MADV_DONTNEED);
 }
 
@@ -582,6 +594,8 @@ static void convert(const SafetensorsTensor *t, float *out, bool release)
 {
     Conversion c = {t, out, release};
     threads_for((size_t)t->elements, (size_t)1 << 17, convert_piece, &c);
+    if (release)
+        release_pages(t->file, safetensors_data(t), (size_t)t->length);
 }
 
 static float *load_tensor(SafetensorsFile *st, const SafetensorsTensor *t)
