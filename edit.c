@@ -163,19 +163,26 @@ static size_t first_difference(const unsigned char *a, const unsigned char *b, s
     return i;
 }
 
+bool edit_next_change(const unsigned char *a, const unsigned char *b, size_t n, size_t *begin, size_t *end)
+{
+    *begin = first_difference(a, b, *end, n);
+    if (*begin == n)
+        return false;
+    *end = *begin + 1;
+    for (size_t i = *end; i < n && i - *end < GAP; i++)
+        if (a[i] != b[i])
+            *end = i + 1;
+    return true;
+}
+
 static int note_changes(Edit *e, EditFile *f, uint64_t offset, const unsigned char *before, const unsigned char *after, size_t n,
                         char err[512])
 {
-    for (size_t begin = 0; (begin = first_difference(before, after, begin, n)) < n;) {
-        size_t end = begin + 1;
-        for (size_t i = end; i < n && i - end < GAP; i++)
-            if (before[i] != after[i])
-                end = i + 1;
+    for (size_t begin, end = 0; edit_next_change(before, after, n, &begin, &end);) {
         e->ranges++;
         e->bytes += end - begin;
         if (!e->dry && journal_put(&f->journal, offset + begin, before + begin, after + begin, end - begin, f->mode, err) != 0)
             return -1;
-        begin = end;
     }
     return 0;
 }

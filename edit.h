@@ -24,6 +24,8 @@ typedef struct {
 int edit_begin(Edit *e, const SafetensorsTensor *const *tensors, size_t n, bool dry, char err[512]);
 /* Notes that bytes offset .. offset + n - 1 of the tensor shall become `bytes`. Only what differs goes into the journal. */
 int edit_bytes(Edit *e, const SafetensorsTensor *t, uint64_t offset, const unsigned char *bytes, size_t n, char err[512]);
+/* The next range [*begin, *end) from *end on where a[n] and b[n] differ, short equal stretches inside it included. False: none. */
+bool edit_next_change(const unsigned char *a, const unsigned char *b, size_t n, size_t *begin, size_t *end);
 /* Makes the changes, reads them back. On failure the old bytes are there again, or err says that the journal has to put them back. */
 int edit_commit(Edit *e, char err[512]);
 /* Unlocks; without a commit nothing has happened. Safe on a zeroed struct. */
