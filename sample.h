@@ -20,21 +20,29 @@ typedef struct {
 int sample_options_parse(SampleOptions *o, int *eos_ids, size_t *n_eos, const char *text, size_t length, const char *name, char err[512]);
 int sample_options_check(const SampleOptions *o, char err[512]); /* ranges; the sentence names the option */
 
+/* An id that may be chosen, and how likely it is: the likeliest weighs 1. */
+typedef struct {
+    float weight;
+    int id;
+} Candidate;
+
 typedef struct {
     SampleOptions options;
     uint64_t state[4];    /* xoshiro256**, seeded by splitmix64: the same numbers on every machine */
     size_t vocab;         /* rows of the head */
     size_t usable;        /* ids the tokenizer knows; those from here on are never chosen */
     unsigned char *seen;  /* [vocab], 1: the id has occurred */
-    struct Candidate *candidates; /* [usable], scratch */
+    Candidate *candidates; /* [usable] and some scratch */
 } Sampler;
 
 int sampler_init(Sampler *s, const SampleOptions *options, size_t vocab, size_t usable, char err[512]);
 void sampler_free(Sampler *s);
 void sampler_reset(Sampler *s);                 /* seed and seen as at the start */
 void sampler_accept(Sampler *s, int token);     /* the id is part of the context from now on */
-/* Chooses from logits [vocab], which are overwritten. -1 and a sentence if one of them is NaN or +infinity, or none is finite. */
+/* Chooses from logits [vocab], which are overwritten. -1 and a sentence if a usable one is NaN or +infinity, or none is finite. */
 int sampler_next(Sampler *s, float *logits, char err[512]);
+/* Everything before the draw, not greedy: candidates[0..*n) are what is left, in order of ids. */
+int sampler_candidates(Sampler *s, float *logits, size_t *n, char err[512]);
 
 typedef enum { FINISH_END, FINISH_LENGTH, FINISH_STOP, FINISH_CONTEXT, FINISH_TIME, FINISH_INTERRUPTED } FinishReason;
 const char *finish_reason_name(FinishReason r); /* "end", "length", "stop", "context", "time", "interrupted" */
