@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #endif
 #include "commands/common.h"
+#include "commands/slice.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +20,7 @@
 /* ---- info -------------------------------------------------------------------------------------------------------- */
 
 /* The two lines of a tensor: name, three spaces, type and shape; where its bytes are in the data part. */
-static void print_tensor(const SafetensorsTensor *t)
+void print_tensor(const SafetensorsTensor *t)
 {
     bool color = use_color(stdout);
     fputs(color ? "\033[1m" : "", stdout);
@@ -55,16 +56,20 @@ static size_t print_tensors(const Checkpoint *c, const char *find)
 int cmd_info(int argc, char **argv)
 {
     const char *find = NULL;
+    DataArguments data = {.at = NOWHERE};
     const Option options[] = {
         {'m', "model", "PATH", OPTION_TEXT, &common.model, "the same as MODEL"},
         {0, "find", "GLOB", OPTION_TEXT, &find, "only tensors whose name matches; * is any text, ? any character"},
+        DATA_OPTIONS(data),
+        {'t', "threads", "N", OPTION_COUNT, &common.threads, "of --stats; default: the cores this process may use"},
         {0, "json", NULL, OPTION_FLAG, &common.json, "one JSON document on standard output"},
         {0},
     };
     int count = options_parse(argc, argv, options, false, NULL,
                               "run info model.safetensors\n"
                               "run info .                        # a model folder: also what memory it needs\n"
-                              "run info model.safetensors --find '*.0.*.weight'\n"
+                              "run info model.safetensors --find '*.0.*' --stats\n"
+                              "run info model.safetensors --tensor model.norm.weight --slice 0:8\n"
                               "run info model.safetensors --json\n");
     arguments_at_most(count, 1, argv);
     Checkpoint c;
@@ -76,17 +81,19 @@ int cmd_info(int argc, char **argv)
         found += name_matches(find, checkpoint_tensor(&c, i)->name, checkpoint_tensor(&c, i)->name_length);
     if (find && !found)
         die(EXIT_FAILED, "%s: no tensor's name matches '%s'", c.argument, find);
-    if (common.json) {
+    if (info_data(&c, &data, find)) {
+        /* the numbers that were asked for, and nothing else */
+    } else if (common.json) {
         info_json(&c, find);
-    } else {
-        if (!find) {
-            info_summary(&c);
-            if (c.from_directory)
-                info_model(&c);
-            info_map(&c);
-            putchar('\n');
-        }
+    } else if (find) {
         print_tensors(&c, find);
+    } else {
+        info_summary(&c);
+        if (c.from_directory)
+            info_model(&c);
+        info_map(&c);
+        putchar('\n');
+        print_tensors(&c, NULL);
     }
     checkpoint_close(&c);
     return finish(EXIT_OK);
@@ -237,7 +244,7 @@ int cmd_generate(int argc, char **argv)
     if (generate(&s.model, &s.state, &sampler, s.tokenizer, prompt.items, prompt.count, &options, &g, err)) {
         if (as_text && !out.ends_line)
             putchar('\n');
-        die(EXIT_FAILED, "at position %zu: %s", s.state.pos, err);
+        die(EXIT_FAILED, "position %zu: %s", s.state.pos ? s.state.pos - 1 : 0, err);
     }
     progress_end();
     if (common.json)

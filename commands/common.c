@@ -416,10 +416,15 @@ char *prompt_text(const PromptArguments *p, const char *argument, size_t *length
     *length = 0;
     if (p->ids && (argument || p->file))
         usage_error("--ids and a text: give one of them");
-    char *text = p->ids ? NULL : read_prompt(argument, p->file, length);
-    if (!p->ids && !text)
+    if (p->ids) { /* wrong ids are told before anything is loaded */
+        size_t n;
+        free(parse_ids(p->ids, &n));
+        return NULL;
+    }
+    char *text = read_prompt(argument, p->file, length);
+    if (!text)
         usage_error("no PROMPT: give one as an argument, with -f FILE, or on standard input");
-    if (text && p->escapes)
+    if (p->escapes)
         *length = expand_escapes(text, *length);
     return text;
 }

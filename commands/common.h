@@ -152,7 +152,7 @@ typedef struct {
 #define PROMPT_OPTIONS(p)                                                                                         \
     {'f', "file", "FILE", OPTION_TEXT, &(p).file, "the prompt from FILE, every byte of it; - is standard input"}, \
     {0, "ids", "1,2,3", OPTION_TEXT, &(p).ids, "token ids instead of a text; works without a tokenizer"},         \
-    {'e', "escapes", NULL, OPTION_FLAG, &(p).escapes, "turn \\n, \\t, \\\\, \\xHH, \\u{HEX} in the prompt into characters"}
+    {'e', "escapes", NULL, OPTION_FLAG, &(p).escapes, "turn \\n, \\t, \\xHH, \\u{HEX} in the prompt into characters"}
 
 /* The prompt's text, fresh; NULL with --ids. Ends with exit 2 if there is none, or more than one. argument: or NULL. */
 char *prompt_text(const PromptArguments *p, const char *argument, size_t *length);
@@ -176,12 +176,15 @@ typedef struct {
     RunState state;
     double load_seconds;
     uint64_t weight_bytes; /* read for one token */
+    bool holds_16_bits;    /* the file's matrices are BF16 or F16 */
 } Session;
 
 /* Opens what -m names (or the default) by the common options: starts the pool, loads weights, reads the tokenizer. Dies
  * on failure. all_logits: logits of every position, in blocks small enough that they take little memory. */
 void session_open(Session *s, bool need_tokenizer, bool all_logits);
 void session_close(Session *s);
+/* The kernels that RUN_ISA names, and the threads of --threads or of the machine; dies. session_open() does it. */
+void start_kernels(void);
 Tokenizer *open_tokenizer(void); /* of -m, without weights; dies on failure */
 /* Opens the weights that model names (NULL: the default) without loading them; dies. */
 void open_checkpoint(Checkpoint *c, const char *model);
@@ -208,8 +211,7 @@ typedef struct {
     float logit;
     double probability;
 } Ranked;
-/* The `count` (<= n) most likely ids, best first, lower ids first among equals; fresh. NULL if logits are not finite.
- */
+/* The `count` (<= n) most likely ids, best first, lower ids first among equals; fresh. NULL: not finite. */
 Ranked *rank_logits(const float *logits, size_t n, size_t count);
 
 /* ---- what generate and chat share: commands/generate.c ---- */
@@ -234,8 +236,7 @@ typedef struct {
 SamplingArguments sampling_arguments(void); /* none given, a random seed */
 void check_sampling(const SamplingArguments *a); /* values out of range end with exit 2 */
 
-/* How to sample and what ends an answer: what was asked for, over what the model's generation_config.json recommends.
- */
+/* How to sample and what ends an answer: what was asked for, over what generation_config.json recommends. */
 typedef struct {
     SampleOptions sampling;
     int eos[17]; /* generation_config.json's 16, and the end of a chat turn */
@@ -244,14 +245,14 @@ typedef struct {
 Choosing choose_sampling(const Session *s, const SamplingArguments *a, bool chat);
 Sampler open_sampler(const Session *s, const SampleOptions *o); /* never chooses ids that the tokenizer doesn't know */
 
-void print_statistics(const Session *s, const Generated *g, size_t n_prompt,
-                      const SampleOptions *o); /* on stderr, not with -q */
+/* The statistics line on stderr, not with -q. */
+void print_statistics(const Session *s, const Generated *g, size_t n_prompt, const SampleOptions *o);
 void write_generated_json(const Session *s, const Generated *g, const IdList *prompt, uint64_t seed);
 
 /* ---- the parts of `run info` besides the tensors' two lines: commands/info.c ---- */
 
-bool name_matches(const char *pattern, const char *name,
-                  size_t length); /* * is any text, ? any character; NULL matches all */
+/* In a pattern * is any text and ? any character; NULL matches all. */
+bool name_matches(const char *pattern, const char *name, size_t length);
 /* What the reference library lets pass, though its own rules forbid it: a line on stderr for each kind. */
 void info_warnings(const SafetensorsFile *f);
 void info_summary(const Checkpoint *c); /* sizes, counts, dtypes, metadata, files */

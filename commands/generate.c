@@ -121,18 +121,19 @@ void print_statistics(const Session *s, const Generated *g, size_t n_prompt, con
     Rates r = rates_of(s, g, n_prompt);
     double bandwidth = r.rate > 0 && s->weight_bytes > BEYOND_CACHES ? read_bandwidth(s, 2 * BEYOND_CACHES) : 0;
     WeightMode mode = s->model.weights.mode;
-    char share[48] = "", seed[32] = "";
+    char rate[64] = "", share[48] = "", prompt[32] = "", seed[32] = "";
     if (bandwidth > 0)
         snprintf(share, sizeof share, ", %.0f%% of the read bandwidth", 100 * r.gb_s / bandwidth);
+    if (r.rate > 0)
+        snprintf(rate, sizeof rate, ", %.1f tok/s (%.1f GB/s%s)", r.rate, r.gb_s, share);
+    if (r.prompt_rate > 0)
+        snprintf(prompt, sizeof prompt, ", %.1f tok/s", r.prompt_rate);
     if (!o->greedy)
         snprintf(seed, sizeof seed, "; seed %llu", (unsigned long long)o->seed);
-    notice("%zu tokens, %.1f tok/s (%.1f GB/s%s); prompt %zu tokens, %.1f tok/s; load %.2f s; %s, %d thread%s, %s%s",
-           g->ids.count, r.rate, r.gb_s, share, n_prompt, r.prompt_rate, s->load_seconds, weight_mode_name(mode),
+    notice("%zu token%s%s; prompt %zu%s; load %.2f s; %s, %d thread%s, %s%s", g->ids.count,
+           g->ids.count == 1 ? "" : "s", rate, n_prompt, prompt, s->load_seconds, weight_mode_name(mode),
            threads_count(), threads_count() > 1 ? "s" : "", cpu_level_name(cpu_level()), seed);
-    SafetensorsTensor embedding;
-    SafetensorsFile st = s->checkpoint.st;
-    if (mode == MODE_F32 && !safetensors_find(&st, "model.embed_tokens.weight", &embedding) &&
-        dtype_bits(embedding.dtype) == 16)
+    if (mode == MODE_F32 && s->holds_16_bits)
         notice("-w bf16: same text, about twice as fast");
 }
 

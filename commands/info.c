@@ -283,8 +283,8 @@ static void draw_bar(const Group *g, uint64_t total, int name_width, int width)
     snprintf(name, sizeof name, "%s", g->name);
     if ((int)strlen(name) > left && left > 3)
         memcpy(name + left - 3, "...", 4);
-    printf("%s%s%*s %5.1f%%  %s", name, count, name_width - (int)strlen(name) - (int)strlen(count), "", 100 * share,
-           use_color(stdout) ? "\033[36m" : "");
+    printf("%s%s%*s %5.1f%%%s%s", name, count, name_width - (int)strlen(name) - (int)strlen(count), "", 100 * share,
+           bar ? "  " : "", use_color(stdout) ? "\033[36m" : "");
     repeat('#', bar);
     puts(use_color(stdout) ? "\033[0m" : "");
 }
@@ -400,7 +400,7 @@ static void print_memory(const Checkpoint *cp, const Config *c)
             uint64_t need = memory_needed(cp, c, (WeightMode)mode, rows[i]);
             bool too_big = need > free_bytes;
             some_too_big = some_too_big || too_big;
-            snprintf(cell, sizeof cell, "%s%s", need ? human_bytes(need, text) : "-", too_big ? " !" : "  ");
+            snprintf(cell, sizeof cell, "%s%s", too_big ? "! " : "", need ? human_bytes(need, text) : "-");
             printf("%14s", cell);
         }
     }

@@ -56,15 +56,31 @@ static void write_floats(FILE *f, const float *values, size_t n)
 #endif
 }
 
+/* Says where the first logits are that are no finite numbers. */
+static bool check_finite(const float *logits, size_t n, size_t vocab, size_t position)
+{
+    for (size_t t = 0; t < n; t++) {
+        bool bad = false;
+        argmax_f32(logits + t * vocab, vocab, &bad);
+        if (bad) {
+            warn("the logits at position %zu are not finite: NaN or infinity in the weights?", position + t);
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Logits of every position [n][vocab]. */
 static void write_all(Session *s, const IdList *prompt, const char *path)
 {
     OutFile out;
     size_t vocab = s->model.config.vocab_size, block = s->state.block;
+    bool finite = true;
     out_open(&out, path);
     for (size_t done = 0; done < prompt->count;) {
         size_t step = prompt->count - done < block ? prompt->count - done : block;
         const float *logits = session_forward(s, prompt->items + done, step);
+        finite = finite && check_finite(logits, step, vocab, done);
         write_floats(out.f, logits, step * vocab);
         if (ferror(out.f))
             break;

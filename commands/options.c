@@ -105,9 +105,9 @@ _Noreturn static void unknown_option(const Parser *p, const char *name, size_t l
 /* A whole number without sign, spaces or anything after it; *end is where its digits end. */
 static int parse_u64(const char *text, uint64_t *out, char **end)
 {
+    errno = 0;
     if (*text < '0' || *text > '9')
         return -1;
-    errno = 0;
     unsigned long long n = strtoull(text, end, 10);
     *out = n;
     return errno ? -1 : 0;
@@ -189,9 +189,11 @@ static void set_option(const Parser *p, const Option *o, const char *as, const c
     case OPTION_SIZE:
     case OPTION_COUNT:
     case OPTION_U64:
-        if (parse_u64(value, &n, &end) || *end || (o->type != OPTION_U64 && n > SIZE_MAX / 2) ||
-            (o->type == OPTION_COUNT && !n))
-            usage_error("%s: '%.100s' is not a whole number of %d or more", as, value, o->type == OPTION_COUNT);
+        if (parse_u64(value, &n, &end) || *end || (o->type == OPTION_COUNT && !n))
+            usage_error("%s: '%.100s' is not a whole number of %d or more%s", as, value, o->type == OPTION_COUNT,
+                        errno == ERANGE ? " below 2^64" : "");
+        if (o->type != OPTION_U64 && n > SIZE_MAX / 2)
+            usage_error("%s: %.100s is too large", as, value);
         if (o->type == OPTION_U64)
             *(uint64_t *)o->value = n;
         else

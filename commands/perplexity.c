@@ -111,7 +111,7 @@ static void print_colored(const Session *s, const IdList *ids, const double *sur
     }
     printf("\n\n");
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
-        printf("%s%s\033[0m   ", levels[i].color, levels[i].meaning);
+        printf("%s%s%s\033[0m", i ? "   " : "", levels[i].color, levels[i].meaning);
     printf("\n\n");
 }
 
@@ -165,17 +165,17 @@ int cmd_perplexity(int argc, char **argv)
     arguments_at_most(count, 1, argv);
     if ((count > 0) + !!file + !!ids_text > 1)
         usage_error("FILE, --file and --ids: give one of them");
+    IdList ids = {0};
     size_t length = 0;
-    char *text = ids_text ? NULL : read_prompt(NULL, count ? argv[1] : file, &length), err[512];
-    if (!ids_text && !text)
+    char *text = NULL, err[512];
+    if (ids_text)
+        ids.items = parse_ids(ids_text, &ids.count);
+    else if (!(text = read_prompt(NULL, count ? argv[1] : file, &length)))
         usage_error("no text: name a FILE, or give one on standard input");
 
     Session s;
-    IdList ids = {0};
     session_open(&s, !ids_text, true);
-    if (ids_text)
-        ids.items = parse_ids(ids_text, &ids.count);
-    else if (tokenizer_encode(s.tokenizer, text, length, true, &ids, err))
+    if (text && tokenizer_encode(s.tokenizer, text, length, true, &ids, err))
         die(EXIT_FAILED, "%s", err);
     free(text);
     if (ids.count < 2)

@@ -198,11 +198,14 @@ static void load_weights(Session *s, WeightMode mode)
     const Matrix *m;
     for (size_t i = 0; (m = matrix_at(&s->model, i)); i++)
         s->weight_bytes += matrix_bytes(m);
+    SafetensorsTensor embedding;
+    s->holds_16_bits =
+        !safetensors_find(st, "model.embed_tokens.weight", &embedding) && dtype_bits(embedding.dtype) == 16;
 }
 
 /* ---- session ----------------------------------------------------------------------------------------------------- */
 
-static void start_kernels(void)
+void start_kernels(void)
 {
     char err[512];
     if (cpu_level_from_environment(err))

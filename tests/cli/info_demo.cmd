@@ -1,0 +1,2 @@
+ln -s "$DEMO" demo
+run info demo/model.safetensors
