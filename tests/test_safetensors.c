@@ -1,0 +1,1030 @@
+/* safetensors.c: what it accepts, what it says to what it refuses, look-up, numbers, big files, and the weights of a model. Verdicts
+ * are those of the reference library (safetensors 0.8.0), numbers come from first principles. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "../safetensors.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../sha256.h"
+#include "../threads.h"
+#include "check.h"
+
+static char folder[256], path[300]; /* path: the file that most tests write */
+
+/* ---- files ---- */
+
+static void die(const char *what)
+{
+    perror(what);
+    exit(1);
+}
+
+static void put_u64(unsigned char *p, uint64_t value)
+{
+    for (int i = 0; i < 8; i++)
+        p[i] = (unsigned char)(value >> 8 * i);
+}
+
+/* announced bytes of header, the header, and n bytes of data: 0, 1, 2 ... when data is NULL. */
+static void write_file(const char *name, const char *header, size_t length, uint64_t announced, const void *data, size_t n)
+{
+    unsigned char first[8];
+    unlink(name); /* some file systems write a file out at once when it is truncated and written again */
+    FILE *f = fopen(name, "wb");
+    put_u64(first, announced);
+    if (!f || fwrite(first, 1, 8, f) != 8 || fwrite(header, 1, length, f) != length)
+        die(name);
+    for (size_t i = 0; i < n; i++)
+        putc(data ? ((const unsigned char *)data)[i] : (int)(i & 255), f);
+    if (fclose(f) != 0)
+        die(name);
+}
+
+static int open_text_n(SafetensorsFile *st, const char *header, size_t length, size_t n)
+{
+    write_file(path, header, length, length, NULL, n);
+    memset(st, 0, sizeof *st);
+    return safetensors_open(path, st);
+}
+
+static int open_text(SafetensorsFile *st, const char *header, size_t n)
+{
+    return open_text_n(st, header, strlen(header), n);
+}
+
+static int open_files(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* ---- verdicts ---- */
+
+#define A "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}"
+#define ENTRY(name, dtype, shape, offsets) "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+#define WITH(extra) "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]," extra "}}"
+#define SHAPE(shape) "{" ENTRY("a", "F32", shape, "[0,8]") "}"
+#define OFFSETS(offsets) "{" ENTRY("a", "F32", "[2]", offsets) "}"
+#define DTYPE(dtype) "{\"a\":{\"dtype\":" dtype ",\"shape\":[2],\"data_offsets\":[0,8]}}"
+#define META(value) "{\"__metadata__\":" value "," A "}"
+
+static const struct {
+    const char *header;
+    size_t data;
+    const char *refusal; /* a part of the sentence; NULL: accepted */
+} verdicts[] = {
+    {"{" A "}", 8, NULL},
+    {"{}", 0, NULL},
+    {" \n{" A "}\t\r\n  ", 8, NULL},
+    {"{}", 1, "1 byte too many: the file has 11, its header asks for 8 + 2 + 0"},
+    {"{" A "}", 9, "1 byte too many"},
+    {"{" A "}", 16, "8 bytes too many"},
+    {"{" A "}", 7, "1 byte missing at the end: the file has 69, its header asks for 8 + 54 + 8"},
+    {"{" A "}", 0, "8 bytes missing at the end"},
+    {"[]", 0, "the header must be a JSON object"},
+    {"null", 0, "the header must be a JSON object"},
+    {"", 0, "the header is no valid JSON: byte 0"},
+    {"{" A, 8, "the header is no valid JSON: byte 53"},
+    {"{" A ",}", 8, "no valid JSON"},
+    {"{'a':1}", 8, "no valid JSON"},
+    /* entries */
+    {"{\"a\":null}", 0, "tensor \"a\": its entry must be an object with exactly one \"dtype\""},
+    {"{\"a\":{}}", 0, "with exactly one \"dtype\""},
+    {"{\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}}", 8, "with exactly one \"shape\""},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, "with exactly one \"data_offsets\""},
+    {WITH("\"dtype\":\"F32\""), 8, "with exactly one \"dtype\""},
+    {WITH("\"shape\":[2]"), 8, "with exactly one \"shape\""},
+    {WITH("\"data_offsets\":[0,8]"), 8, "with exactly one \"data_offsets\""},
+    {WITH("\"Dtype\":7,\"\":[],\"x\":{\"dtype\":1,\"dtype\":2},\"x\":1e308"), 8, NULL},
+    {WITH("\"x\":1e309"), 8, "no valid JSON"},
+    {WITH("\"x\":\"\\ud800\""), 8, "no valid JSON"},
+    {"{\"a\":[\"F32\",[2],[0,8]]}", 8, NULL},
+    {"{\"a\":[{\"F32\":null},[2],[0,8]]}", 8, NULL},
+    {"{\"a\":[\"F32\",[2],[0,8],0]}", 8, "exactly one"},
+    {"{\"a\":[[2],\"F32\",[0,8]]}", 8, "dtype must be a string"},
+    {"{\"a\":{\"data_offsets\":[0,8],\"sh\\u0061pe\":[2],\"dtype\":\"F32\"}}", 8, NULL},
+    /* dtype */
+    {DTYPE("\"F\\u0033\\u0032\""), 8, NULL},
+    {DTYPE("{\"F32\":null}"), 8, NULL},
+    {DTYPE("{\"F32\":{}}"), 8, "dtype must be a string"},
+    {DTYPE("{\"F32\":null,\"F32\":null}"), 8, "dtype must be a string"},
+    {DTYPE("[\"F32\"]"), 8, "dtype must be a string"},
+    {DTYPE("17"), 8, "dtype must be a string"},
+    {DTYPE("\"\""), 8, "unknown dtype \"\""},
+    {DTYPE("\"f32\""), 8, "unknown dtype \"f32\""},
+    {DTYPE("\"F32\\u0000\""), 8, "unknown dtype \"F32\\x00\""},
+    {DTYPE("\"F32 \""), 8, "unknown dtype \"F32 \""},
+    {DTYPE("\"F3\""), 8, "unknown dtype \"F3\""},
+    {DTYPE("\"F8_E4M3FN\""), 8, "unknown dtype \"F8_E4M3FN\""},
+    {DTYPE("\"F8_E4M3FNUZZ\""), 8, "unknown dtype \"F8_E4M3FNUZZ\""},
+    /* shape */
+    {SHAPE("[2,1,1]"), 8, NULL},
+    {SHAPE("[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,2]"), 8, NULL},
+    {SHAPE("[2.0]"), 8, "tensor \"a\": shape must hold whole numbers from 0 to 2^64-1, found 2.0"},
+    {SHAPE("[2e0]"), 8, "found 2e0"},
+    {SHAPE("[-2]"), 8, "found -2"},
+    {SHAPE("[-0,2]"), 8, "found -0"},
+    {SHAPE("[02]"), 8, "no valid JSON"},
+    {SHAPE("[\"2\"]"), 8, "found no number"},
+    {SHAPE("[null]"), 8, "found no number"},
+    {SHAPE("[18446744073709551616]"), 8, "found 18446744073709551616"},
+    {SHAPE("2"), 8, "shape must be an array"},
+    {SHAPE("{\"0\":2}"), 8, "shape must be an array"},
+    {SHAPE("null"), 8, "shape must be an array"},
+    {SHAPE("[1]"), 8, "data_offsets [0, 8) hold 8 bytes, but F32 [1] needs 4"},
+    {SHAPE("[4]"), 8, "data_offsets [0, 8) hold 8 bytes, but F32 [4] needs 16"},
+    {SHAPE("[]"), 8, "but F32 [] needs 4"},
+    {SHAPE("[18446744073709551615]"), 8, "the size of F32 [18446744073709551615] does not fit 64 bits"},
+    {SHAPE("[4294967296,4294967296]"), 8, "the size of F32 [4294967296,4294967296] does not fit 64 bits"},
+    {SHAPE("[9223372036854775808,2,2]"), 8, "does not fit 64 bits"},
+    {SHAPE("[9223372036854775808,2,0]"), 0, "does not fit 64 bits"},
+    {SHAPE("[576460752303423488]"), 8, "does not fit 64 bits"}, /* 2^59: the bytes fit, the bits don't */
+    {SHAPE("[576460752303423487]"), 8, "needs 2305843009213693948"},
+    {"{" ENTRY("a", "F32", "[0,18446744073709551615,18446744073709551615]", "[0,0]") "}", 0, NULL},
+    {"{" ENTRY("a", "F32", "[4294967296,4294967296]", "[0,0]") "}", 0, "does not fit 64 bits"},
+    /* below a byte */
+    {"{" ENTRY("a", "F4", "[4]", "[0,2]") "}", 2, NULL},
+    {"{" ENTRY("a", "F4", "[3]", "[0,2]") "}", 2, "F4 [3] takes 12 bits, which are no whole bytes"},
+    {"{" ENTRY("a", "F4", "[3]", "[0,1]") "}", 1, "no whole bytes"},
+    {"{" ENTRY("a", "F6_E2M3", "[2,2]", "[0,3]") "}", 3, NULL},
+    {"{" ENTRY("a", "F6_E3M2", "[2]", "[0,2]") "}", 2, "no whole bytes"},
+    /* data_offsets */
+    {OFFSETS("[0]"), 8, "data_offsets must be two numbers, found 1"},
+    {OFFSETS("[]"), 8, "data_offsets must be two numbers, found 0"},
+    {OFFSETS("[0,8,8]"), 8, "data_offsets must be two numbers, found 3"},
+    {OFFSETS("{\"0\":0,\"1\":8}"), 8, "data_offsets must be an array"},
+    {OFFSETS("[0,8e0]"), 8, "data_offsets must hold whole numbers"},
+    {OFFSETS("[0,-8]"), 8, "data_offsets must hold whole numbers"},
+    {OFFSETS("[8,0]"), 8, "data_offsets [8, 0) end before they begin"},
+    {OFFSETS("[18446744073709551612,4]"), 8, "end before they begin"},
+    {OFFSETS("[0,9223372036854775808]"), 8, "hold 9223372036854775808 bytes, but F32 [2] needs 8"},
+    {OFFSETS("[1,9]"), 9, "starts at byte 1 of the data, but what comes before it ends at 0: a hole of 1"},
+    {OFFSETS("[9223372036854775808,9223372036854775816]"), 8, "a hole of 9223372036854775808"},
+    /* several tensors */
+    {"{" ENTRY("b", "U8", "[3]", "[2,5]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 5, NULL},
+    {"{" ENTRY("b", "U8", "[3]", "[3,6]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 6, "tensor \"b\": starts at byte 3"},
+    {"{" ENTRY("b", "U8", "[3]", "[1,4]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 4, "an overlap of 1"},
+    {"{" ENTRY("b", "U8", "[2]", "[0,2]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 2, "an overlap of 2"},
+    {"{" ENTRY("b", "U8", "[1]", "[1,2]") "," ENTRY("a", "U8", "[4]", "[0,4]") "}", 4, "an overlap of 3"},
+    /* empty tensors lie on borders, in any order */
+    {"{" ENTRY("a", "U8", "[2]", "[0,2]") "," ENTRY("z", "F32", "[0]", "[0,0]") "}", 2, NULL},
+    {"{" ENTRY("z", "F32", "[0,3]", "[2,2]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 2, NULL},
+    {"{" ENTRY("y", "I8", "[0]", "[0,0]") "," ENTRY("z", "F64", "[0]", "[0,0]") "}", 0, NULL},
+    {"{" ENTRY("a", "U8", "[2]", "[0,2]") "," ENTRY("z", "F32", "[0]", "[1,1]") "}", 2, "tensor \"z\": starts at byte 1"},
+    {"{" ENTRY("z", "F32", "[0]", "[8,8]") "}", 0, "a hole of 8"},
+    {"{" ENTRY("z", "F32", "[0]", "[0,0]") "}", 1, "1 byte too many"},
+    /* __metadata__ */
+    {META("null"), 8, NULL},
+    {META("{}"), 8, NULL},
+    {META("{\"a\":\"b\",\"\":\"\",\"a\":\"c\"}"), 8, NULL},
+    {"{" A ",\"\\u005f_metadata__\":{\"x\":\"y\"}}", 8, NULL},
+    {"{\"__metadata__\":{\"format\":\"pt\"}}", 0, NULL},
+    {META("[]"), 8, "__metadata__ must be an object"},
+    {META("\"pt\""), 8, "__metadata__ must be an object"},
+    {META("{\"a\":\"b\",\"n\":1}"), 8, "__metadata__ must map text to text; \"n\" is none"},
+    {META("{\"a\":null}"), 8, "\"a\" is none"},
+    {META("null,\"__metadata__\":null"), 8, "__metadata__ is there twice"},
+    {"{" ENTRY("__metadata__", "F32", "[2]", "[0,8]") "}", 8, "\"shape\" is none"},
+    {"{" ENTRY("__metadata__ ", "F32", "[2]", "[0,8]") "}", 8, NULL},
+    /* equal names: the last counts, the others must be well-formed */
+    {"{" A "," A "}", 8, NULL},
+    {"{" A ",\"\\u0061\":[\"I64\",[1],[0,8]]}", 8, NULL},
+    {"{" ENTRY("a", "F32", "[9]", "[9,3]") "," A "}", 8, NULL},
+    {"{" ENTRY("a", "X", "[2]", "[0,8]") "," A "}", 8, "unknown dtype \"X\""},
+    {"{" A "," ENTRY("a", "F32", "[2]", "[8,16]") "}", 16, "a hole of 8 (a name is there twice: its last entry counts)"},
+    {"{" ENTRY("a", "F32", "[2]", "[8,16]") "," A "}", 16, "8 bytes too many: the file has 132, its header asks for 8 + 108 + 8 (a name is there twice"},
+    /* names */
+    {"{" ENTRY("", "F32", "[2]", "[0,8]") "}", 8, NULL},
+    {"{" ENTRY("../../etc/passwd", "F32", "[2]", "[0,8]") "}", 8, NULL},
+    {"{" ENTRY("\xc3\xa9\x7f\xc2\x85\xf0\x9f\x98\x80", "F32", "[2]", "[0,8]") "}", 8, NULL},
+    {"{" ENTRY("\\udbff\\udfff", "F32", "[2]", "[0,8]") "}", 8, NULL},
+    {"{" ENTRY("\\ud800\\u0041", "F32", "[2]", "[0,8]") "}", 8, "no valid JSON"},
+    {"{" ENTRY("\\u12", "F32", "[2]", "[0,8]") "}", 8, "no valid JSON"},
+    {"{" ENTRY("\t", "F32", "[2]", "[0,8]") "}", 8, "no valid JSON"},
+    {"{" ENTRY("\xc0\xaf", "F32", "[2]", "[0,8]") "}", 8, "no valid JSON"},
+    {"{" ENTRY("\\u001b[2J\\n\\u009b\\u202e", "F32", "[3]", "[0,8]") "}", 8, "tensor \"\\x1b[2J\\n\\u{9b}\\u{202e}\": data_offsets"},
+};
+
+static void test_verdicts(void)
+{
+    for (size_t i = 0; i < sizeof verdicts / sizeof *verdicts; i++) {
+        SafetensorsFile st;
+        int result = open_text(&st, verdicts[i].header, verdicts[i].data);
+        const char *want = verdicts[i].refusal;
+        check(result == (want ? -1 : 0), "%s: %s", verdicts[i].header, st.error);
+        if (want && result != 0)
+            check(strncmp(st.error, path, strlen(path)) == 0 && strstr(st.error, want), "%s: '%s' instead of '%s'", verdicts[i].header,
+                  st.error, want);
+        check(result == 0 || (!st.mapped && !st.path && !st.header && st.fd < 0), "%s: something stays open", verdicts[i].header);
+        safetensors_close(&st);
+    }
+}
+
+/* The reference's parser stops at the 128th level: header, entry, and 125 more. */
+static void test_depth(void)
+{
+    for (int levels = 124; levels < 128; levels++) {
+        char header[600], open[128] = "", close[128] = "";
+        SafetensorsFile st;
+        memset(open, '[', (size_t)levels);
+        memset(close, ']', (size_t)levels);
+        snprintf(header, sizeof header, WITH("\"x\":%.*s%.*s"), levels, open, levels, close);
+        check((open_text(&st, header, 8) == 0) == (levels <= 125), "%d levels", levels);
+        safetensors_close(&st);
+    }
+    size_t n = 60000;
+    char *deep = malloc(n);
+    memset(deep, '[', n);
+    memcpy(deep, "{\"a\":", 5);
+    SafetensorsFile st;
+    check(open_text_n(&st, deep, n, 0) != 0 && strstr(st.error, "no valid JSON"), "%s", st.error);
+    free(deep);
+}
+
+/* ---- the header's length ---- */
+
+static void test_lengths(void)
+{
+    static const struct {
+        uint64_t announced;
+        const char *refusal;
+    } cases[] = {
+        {0, "no valid JSON"},
+        {1, "no valid JSON"},
+        {53, "no valid JSON"},
+        {62, "the header is no valid JSON: byte 54"}, /* swallows the data, whose first byte is 0 */
+        {63, "1 byte missing at the end: the file has 70, its header alone takes 8 + 63"},
+        {100000000, "99999938 bytes missing at the end"},
+        {100000001, "the first 8 bytes announce a header of 100000001 bytes, but at most 100000000 are allowed"},
+        {(uint64_t)1 << 31, "announce a header of 2147483648 bytes"},
+        {((uint64_t)1 << 32) + 54, "announce a header of 4294967350 bytes"},
+        {(uint64_t)1 << 63, "announce a header of 9223372036854775808"},
+        {UINT64_MAX, "announce a header of 18446744073709551615 bytes"},
+        {UINT64_MAX - 7, "announce a header of 18446744073709551608 bytes"},
+    };
+    const char *header = "{" A "}";
+    SafetensorsFile st;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_file(path, header, strlen(header), cases[i].announced, NULL, 8);
+        memset(&st, 0, sizeof st);
+        check(safetensors_open(path, &st) != 0 && strstr(st.error, cases[i].refusal), "%llu: %s", (unsigned long long)cases[i].announced,
+              st.error);
+    }
+    check(open_text_n(&st, "{" A "}\0\0", 56, 8) != 0 && strstr(st.error, "the header is padded with NUL bytes"), "%s", st.error);
+    check(open_text_n(&st, "{" A "}  ", 56, 8) == 0, "padded with spaces: %s", st.error);
+    check(st.header_len == 56 && st.data == st.mapped + 8 + 56 && st.data_size == 8 && st.mapped_size == 72, "the three parts");
+    check(memcmp(st.header_json, "{" A "}  ", 57) == 0, "the header's copy ends in NUL");
+    safetensors_close(&st);
+    for (int size = 0; size < 70; size++) {
+        write_file(path, header, strlen(header), strlen(header), NULL, 8);
+        memset(&st, 0, sizeof st);
+        check(truncate(path, size) == 0 && safetensors_open(path, &st) != 0 && strstr(st.error, "missing"), "%d bytes: %s", size, st.error);
+    }
+}
+
+static void test_largest_header(void)
+{
+    size_t n = 100000000;
+    char *header = malloc(n);
+    memset(header, ' ', n);
+    memcpy(header, "{" A "}", 54);
+    SafetensorsFile st;
+    check(open_text_n(&st, header, n, 8) == 0 && st.n_tensors == 1, "100,000,000 bytes of header: %s", st.error);
+    safetensors_close(&st);
+    free(header);
+    unlink(path);
+}
+
+/* ---- files that are none ---- */
+
+static void test_other_files(void)
+{
+    SafetensorsFile st = {0};
+    int before = open_files();
+    check(safetensors_open("/nonexistent/x.safetensors", &st) != 0 && strstr(st.error, "/nonexistent/x.safetensors: No such file"), "%s",
+          st.error);
+    check(safetensors_open(folder, &st) != 0 && strstr(st.error, "is a folder, not a file"), "%s", st.error);
+    check(safetensors_open("/dev/null", &st) != 0 && strstr(st.error, "is no regular file"), "%s", st.error);
+    char fifo[300];
+    snprintf(fifo, sizeof fifo, "%s/fifo", folder);
+    check(mkfifo(fifo, 0600) == 0 && safetensors_open(fifo, &st) != 0 && strstr(st.error, "is no regular file"), "%s", st.error);
+    unlink(fifo);
+    char long_path[5000];
+    memset(long_path, 'x', sizeof long_path);
+    long_path[sizeof long_path - 1] = '\0';
+    check(safetensors_open(long_path, &st) != 0 && strstr(st.error, "...xxx") && strlen(st.error) < 200, "%s", st.error);
+    check(safetensors_open("/tmp/\x1b[2J\n", &st) != 0 && strncmp(st.error, "/tmp/\\x1b[2J\\n: ", 15) == 0, "%s", st.error);
+    check(open_files() == before, "a file stays open");
+    safetensors_close(&st);
+    safetensors_close(&st);
+    memset(&st, 0, sizeof st);
+    safetensors_close(&st); /* file 0 must stay open */
+    check(open_files() == before, "closing a zeroed struct closes a file");
+}
+
+static void test_printable(void)
+{
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        {"model.norm.weight", "model.norm.weight"},
+        {"\xe5\x90\x8d\xf0\x9f\x98\x80", "\xe5\x90\x8d\xf0\x9f\x98\x80"},
+        {"a\nb\tc\x7f", "a\\nb\\x09c\\x7f"},
+        {"\xc2\x9b\xc2\xa0", "\\u{9b}\xc2\xa0"},
+        {"\xe2\x80\xae\xe2\x81\xa6\xe2\x80\xa8\xe2\x80\x8f", "\\u{202e}\\u{2066}\\u{2028}\\u{200f}"},
+        {"\xe2\x80\xa6\xe2\x81\x84\xe2\x82\xac", "\xe2\x80\xa6\xe2\x81\x84\xe2\x82\xac"}, /* ellipsis, fraction slash, euro */
+    };
+    char out[SAFETENSORS_PRINTABLE], text[180];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check(strcmp(safetensors_printable(cases[i].text, strlen(cases[i].text), out), cases[i].want) == 0, "case %zu: %s", i, out);
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = "\xe5\x90\x8d"[i % 3];
+    safetensors_printable(text, sizeof text, out);
+    check(strncmp(out, "...\xe5\x90\x8d", 6) == 0 && strlen(out) == 3 + 96, "a long text is cut between characters: %s", out);
+    memset(text, 1, sizeof text);
+    check(strlen(safetensors_printable(text, sizeof text, out)) < sizeof out, "many escapes fit");
+}
+
+/* ---- look-up ---- */
+
+static void test_names(void)
+{
+    SafetensorsFile st;
+    SafetensorsTensor t;
+    check(open_text(&st, "{" ENTRY("a", "U8", "[1]", "[0,1]") "," ENTRY("a\\u0000b", "U8", "[1]", "[1,2]") "," ENTRY("", "U8", "[1]", "[2,3]")
+                         "," ENTRY("a\\u0000", "U8", "[1]", "[3,4]") "}", 4) == 0, "%s", st.error);
+    check(safetensors_find(&st, "a", &t) == 0 && t.offset == 0 && *safetensors_data(&t) == 0, "a");
+    check(safetensors_find_n(&st, "a\0b", 3, &t) == 0 && t.offset == 1 && t.name_length == 3, "a NUL b");
+    check(safetensors_find_n(&st, "a\0", 2, &t) == 0 && t.offset == 3, "a NUL");
+    check(safetensors_find(&st, "", &t) == 0 && t.offset == 2 && t.file == &st, "the empty name");
+    check(safetensors_find(&st, "b\n", &t) != 0 && strstr(st.error, ": there is no tensor \"b\\n\""), "%s", st.error);
+    safetensors_close(&st);
+    check(open_text(&st, "{" A "}", 8) == 0 && !st.repeated_names, "no name twice");
+    safetensors_close(&st);
+    check(open_text(&st, "{" ENTRY("a", "F64", "[7]", "[3,1]") "," ENTRY("b", "I8", "[8]", "[8,16]") "," A "}", 16) == 0, "%s", st.error);
+    check(st.repeated_names && json_key_is(st.repeated_names, "a") && st.n_tensors == 2, "the repeated name is told");
+    check(safetensors_find(&st, "a", &t) == 0 && t.dtype == DTYPE_F32 && t.rank == 1 && t.shape[0] == 2, "the last entry counts");
+    safetensors_close(&st);
+}
+
+/* n tensors of one byte each, whose order in the header is not that of the data unless step is 1. */
+static void test_many(size_t n, size_t step)
+{
+    char *header = NULL;
+    size_t length;
+    FILE *f = open_memstream(&header, &length);
+    for (size_t i = 0; i < n; i++) {
+        size_t at = i * step % n;
+        fprintf(f, "%c\"t.%zu\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}", i ? ',' : '{', i, at, at + 1);
+    }
+    fprintf(f, "}");
+    fclose(f);
+    SafetensorsFile st;
+    check(open_text_n(&st, header, length, n) == 0 && st.n_tensors == n, "%zu tensors: %s", n, st.error);
+    size_t wrong = 0;
+    for (size_t i = 0; i < st.n_tensors; i++) {
+        char name[32];
+        SafetensorsTensor t;
+        snprintf(name, sizeof name, "t.%zu", i);
+        wrong += safetensors_find(&st, name, &t) != 0 || t.offset != i * step % n || *safetensors_data(&t) != (t.offset & 255);
+        wrong += st.tensors[i].offset != i;
+    }
+    check(wrong == 0, "%zu of %zu tensors are not found where they are", wrong, n);
+    safetensors_close(&st);
+    free(header);
+}
+
+/* ---- numbers ---- */
+
+/* A file with one tensor, whose data starts at an odd or even address as pad says. */
+static int open_tensor(SafetensorsFile *st, const char *dtype, const char *shape, const void *data, size_t n, int pad)
+{
+    char *header;
+    int length = asprintf(&header, "{\"t\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[0,%zu]}}%*s", dtype, shape, n, pad, "");
+    if (length < 0)
+        die("asprintf");
+    write_file(path, header, (size_t)length, (size_t)length, data, n);
+    free(header);
+    memset(st, 0, sizeof *st);
+    return safetensors_open(path, st);
+}
+
+static uint32_t bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* IEEE 754 binary16, by its definition. */
+static uint32_t float_bits_of_f16(unsigned h)
+{
+    unsigned sign = h >> 15, exponent = h >> 10 & 31, fraction = h & 1023;
+    if (exponent == 31)
+        return sign << 31 | 0x7f800000u | fraction << 13;
+    double value = exponent ? ldexp(1024 + fraction, (int)exponent - 25) : ldexp(fraction, -24);
+    return bits_of((float)(sign ? -value : value));
+}
+
+/* All 65536 patterns of a 16-bit type. A signalling NaN may come out quiet. */
+static void test_16_bits(const char *dtype, bool bf16)
+{
+    static unsigned char data[131072];
+    for (size_t i = 0; i < 65536; i++) {
+        data[2 * i] = (unsigned char)i;
+        data[2 * i + 1] = (unsigned char)(i >> 8);
+    }
+    for (int pad = 0; pad < 2; pad++) {
+        SafetensorsFile st;
+        check(open_tensor(&st, dtype, "[256,256]", data, sizeof data, pad) == 0, "%s", st.error);
+        float *out = safetensors_load_float(&st, "t");
+        size_t wrong = 0;
+        for (unsigned i = 0; i < 65536 && out; i++) {
+            uint32_t want = bf16 ? (uint32_t)i << 16 : float_bits_of_f16(i), got = bits_of(out[i]);
+            bool nan = (want & 0x7fffffffu) > 0x7f800000u;
+            wrong += nan && !bf16 ? (got | 0x400000u) != (want | 0x400000u) : got != want;
+        }
+        check(out && wrong == 0, "%s, data at address %zu mod 2: %zu patterns differ", dtype, (size_t)st.data % 2, wrong);
+        free(out);
+        safetensors_close(&st);
+    }
+}
+
+static void test_wide_floats(void)
+{
+    static const double values[] = {0, -0.0, 1, 1.0 / 3, 1e-45, 7e-46, 1e300, -1e300, 3.4028235677973366e38, 16777217, 1 + 0x1p-24, 1 + 3 * 0x1p-24,
+                                    0x1p-149, 0x1p-150, INFINITY, NAN};
+    static const uint32_t want[] = {0, 0x80000000u, 0x3f800000u, 0x3eaaaaabu, 1, 0, 0x7f800000u, 0xff800000u, 0x7f800000u, 0x4b800000u,
+                                    0x3f800000u, 0x3f800002u, 1, 0, 0x7f800000u, 0x7fc00000u};
+    SafetensorsFile st;
+    for (int pad = 0; pad < 8; pad++) {
+        check(open_tensor(&st, "F64", "[16]", values, sizeof values, pad) == 0, "%s", st.error);
+        float *out = safetensors_load_float(&st, "t");
+        for (size_t i = 0; i < 16 && out; i++)
+            check(bits_of(out[i]) == want[i], "F64 %g: %08x instead of %08x", values[i], bits_of(out[i]), want[i]);
+        free(out);
+        safetensors_close(&st);
+        check(open_tensor(&st, "F32", "[4,1,4]", want, sizeof want, pad) == 0, "%s", st.error);
+        out = safetensors_load_float(&st, "t");
+        check(out && memcmp(out, want, sizeof want) == 0, "F32 comes out as it is");
+        free(out);
+        safetensors_close(&st);
+    }
+    const float one = 1.5f;
+    check(open_tensor(&st, "F32", "[]", &one, sizeof one, 1) == 0, "%s", st.error);
+    float *out = safetensors_load_float(&st, "t");
+    check(out && *out == 1.5f, "a number without axes");
+    free(out);
+    check(!safetensors_load_float(&st, "u") && strstr(st.error, "there is no tensor \"u\""), "%s", st.error);
+    safetensors_close(&st);
+    check(open_tensor(&st, "BF16", "[3,0]", "", 0, 0) == 0, "%s", st.error);
+    out = safetensors_load_float(&st, "t");
+    check(out != NULL, "no numbers are no failure: %s", st.error);
+    free(out);
+    safetensors_close(&st);
+}
+
+/* Every type, in a file that ends with a page: listed with the right size; only floats of 16 bits and more become numbers. */
+static void test_every_dtype(void)
+{
+    static const char *const names[] = {"BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ",
+                                        "F8_E5M2FNUZ", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64"};
+    static const size_t bits[] = {8, 4, 6, 6, 8, 8, 8, 8, 8, 8, 8, 16, 16, 16, 16, 32, 32, 32, 64, 64, 64, 64};
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char *data = calloc(1, page);
+    check(sizeof names / sizeof *names == DTYPE_COUNT, "22 types");
+    for (size_t i = 0; i < DTYPE_COUNT; i++) {
+        SafetensorsFile st;
+        SafetensorsTensor t;
+        char shape[32];
+        size_t bytes = 1944, header = page - 8 - bytes; /* 1944 is a whole number of each type */
+        snprintf(shape, sizeof shape, "[%zu]", bytes * 8 / bits[i]);
+        int used = snprintf(NULL, 0, "{\"t\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[0,%zu]}}", names[i], shape, bytes);
+        check(open_tensor(&st, names[i], shape, data, bytes, (int)header - used) == 0 && st.mapped_size == page, "%s: %s", names[i], st.error);
+        check(safetensors_find(&st, "t", &t) == 0 && t.dtype == (Dtype)i && strcmp(dtype_name(t.dtype), names[i]) == 0
+                  && dtype_bits(t.dtype) == bits[i] && t.elements * bits[i] == bytes * 8, "%s", names[i]);
+        float *out = safetensors_load_float(&st, "t");
+        bool computable = i == DTYPE_F16 || i == DTYPE_BF16 || i == DTYPE_F32 || i == DTYPE_F64;
+        check(!out == !computable, "%s", names[i]);
+        char want[64];
+        snprintf(want, sizeof want, "tensor \"t\": is %s; only", names[i]);
+        check(computable || strstr(st.error, want), "%s", st.error);
+        free(out);
+        safetensors_close(&st);
+    }
+    free(data);
+}
+
+/* The same numbers whatever the number of threads. */
+static void test_threads(void)
+{
+    size_t n = 700001;
+    uint16_t *data = malloc(n * sizeof *data);
+    float *one = NULL;
+    char shape[32], err[512];
+    for (size_t i = 0; i < n; i++)
+        data[i] = (uint16_t)(i * 40503u >> 3);
+    snprintf(shape, sizeof shape, "[%zu]", n);
+    for (int threads = 1; threads <= 3; threads++) {
+        SafetensorsFile st;
+        check(threads_start(threads, err) == 0, "%s", err);
+        check(open_tensor(&st, "F16", shape, data, n * 2, 1) == 0, "%s", st.error);
+        float *out = safetensors_load_float(&st, "t");
+        check(out && (!one || memcmp(one, out, n * sizeof *out) == 0), "%d threads", threads);
+        if (one)
+            free(out);
+        else
+            one = out;
+        safetensors_close(&st);
+    }
+    threads_stop();
+    free(one);
+    free(data);
+}
+
+/* ---- reading into memory ---- */
+
+static uint64_t last_done, last_total, calls;
+
+static void note_progress(void *context, uint64_t done, uint64_t total)
+{
+    check(context == &calls && done >= last_done && done <= total, "progress goes forward: %llu of %llu", (unsigned long long)done,
+          (unsigned long long)total);
+    last_done = done;
+    last_total = total;
+    calls++;
+}
+
+static void test_into_memory(void)
+{
+    write_file(path, "{" A "}", 54, 54, NULL, 8);
+    SafetensorsFile st = {.read_into_memory = true, .progress = note_progress, .progress_context = &calls};
+    last_done = calls = 0;
+    check(safetensors_open(path, &st) == 0, "%s", st.error);
+    check(last_done == 70 && last_total == 70 && calls >= 1, "progress ends at the end");
+    check(fcntl(st.fd, F_GETFD) & FD_CLOEXEC, "a child must not inherit the file");
+    write_file(path, "{" A "}", 54, 54, "12345678", 8);
+    check(memcmp(st.data, "\0\1\2\3\4\5\6\7", 8) == 0, "what was read stays");
+    safetensors_close(&st);
+    check(st.read_into_memory && st.progress == note_progress, "the settings outlive closing");
+    last_done = 0;
+    check(safetensors_open(path, &st) == 0 && memcmp(st.data, "12345678", 8) == 0, "opened again: %s", st.error);
+    safetensors_close(&st);
+    last_done = 0;
+    check(truncate(path, 69) == 0 && safetensors_open(path, &st) != 0 && strstr(st.error, "1 byte missing"), "%s", st.error);
+    check(open_text(&st, "{" A "}", 8) == 0 && st.fd >= 0 && (fcntl(st.fd, F_GETFD) & FD_CLOEXEC), "mapped files neither");
+    safetensors_close(&st);
+}
+
+/* ---- beyond 4 GB ---- */
+
+/* One number, then a tensor of `bytes` bytes whose first and last two bytes are set; the rest of the file is a hole. */
+static void test_sparse(const char *dtype, const char *shape, uint64_t bytes)
+{
+    char header[256];
+    int length = snprintf(header, sizeof header, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                          "\"big\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[4,%llu]}}", dtype, shape, (unsigned long long)bytes + 4);
+    write_file(path, header, (size_t)length, (size_t)length, "\0\0\xc0\x3f", 4);
+    off_t begin = 8 + length + 4, end = begin + (off_t)bytes;
+    int fd = open(path, O_RDWR);
+    if (fd < 0 || ftruncate(fd, end) != 0 || pwrite(fd, "\x80\x3f", 2, begin) != 2 || pwrite(fd, "\x20\xc0", 2, end - 2) != 2) {
+        skip("files beyond 4 GB: this file system has none");
+        close(fd);
+        return;
+    }
+    close(fd);
+    struct rusage before, after;
+    SafetensorsFile st = {0};
+    SafetensorsTensor t;
+    getrusage(RUSAGE_SELF, &before);
+    check(safetensors_open(path, &st) == 0, "%s", st.error);
+    getrusage(RUSAGE_SELF, &after);
+    check(after.ru_minflt + after.ru_majflt - before.ru_minflt - before.ru_majflt < 500, "opening touches the data");
+    check(safetensors_find(&st, "big", &t) == 0 && t.length == bytes && t.offset == 4, "%s", shape);
+    const unsigned char *data = safetensors_data(&t);
+    check(memcmp(data, "\x80\x3f", 2) == 0 && memcmp(data + t.length - 2, "\x20\xc0", 2) == 0, "both ends of %s", shape);
+    float *one = safetensors_load_float(&st, "a");
+    check(one && *one == 1.5f, "the tensor before it");
+    free(one);
+    safetensors_close(&st);
+    check(truncate(path, end - 4096) == 0 && safetensors_open(path, &st) != 0 && strstr(st.error, "4096 bytes missing at the end"), "%s", st.error);
+    unlink(path);
+}
+
+/* ---- the weights of a model ---- */
+
+enum { LAYERS = 2, DIM = 32, HIDDEN = 64, KV = 16, VOCAB = 10, PER_LAYER = 12, COUNT = 1 + LAYERS * PER_LAYER + 2 };
+
+#define FIELD(name) offsetof(TransformerWeights, name)
+
+/* The tensors of a layer; a vector has no matrix. */
+static const struct {
+    const char *suffix;
+    size_t rows, cols, array, matrix;
+} layer_tensors[PER_LAYER] = {
+    {"input_layernorm.weight", DIM, 0, FIELD(input_layernorm), 0},
+    {"self_attn.q_proj.weight", DIM, DIM, FIELD(q_proj), FIELD(q)},
+    {"self_attn.q_proj.bias", DIM, 0, FIELD(q_bias), 0},
+    {"self_attn.k_proj.weight", KV, DIM, FIELD(k_proj), FIELD(k)},
+    {"self_attn.k_proj.bias", KV, 0, FIELD(k_bias), 0},
+    {"self_attn.v_proj.weight", KV, DIM, FIELD(v_proj), FIELD(v)},
+    {"self_attn.v_proj.bias", KV, 0, FIELD(v_bias), 0},
+    {"self_attn.o_proj.weight", DIM, DIM, FIELD(o_proj), FIELD(o)},
+    {"post_attention_layernorm.weight", DIM, 0, FIELD(post_attention_layernorm), 0},
+    {"mlp.gate_proj.weight", HIDDEN, DIM, FIELD(gate_proj), FIELD(gate)},
+    {"mlp.up_proj.weight", HIDDEN, DIM, FIELD(up_proj), FIELD(up)},
+    {"mlp.down_proj.weight", DIM, HIDDEN, FIELD(down_proj), FIELD(down)},
+};
+
+/* A tensor of the model, and where load_weights() must have put it. */
+typedef struct {
+    char name[64];
+    size_t rows, cols;
+    int layer, row; /* of layer_tensors; -1 outside of the layers */
+} Wanted;
+
+static void list_model(Wanted list[COUNT])
+{
+    size_t n = 0;
+    list[n++] = (Wanted){"model.embed_tokens.weight", VOCAB, DIM, -1, -1};
+    for (int layer = 0; layer < LAYERS; layer++)
+        for (int row = 0; row < PER_LAYER; row++) {
+            list[n] = (Wanted){"", layer_tensors[row].rows, layer_tensors[row].cols, layer, row};
+            snprintf(list[n].name, sizeof list[n].name, "model.layers.%d.%s", layer, layer_tensors[row].suffix);
+            n++;
+        }
+    list[n++] = (Wanted){"model.norm.weight", DIM, 0, -1, -1};
+    list[n++] = (Wanted){"lm_head.weight", VOCAB, DIM, -1, -1};
+}
+
+/* Element i of tensor k: exact in every float type. */
+static float value(size_t k, size_t i)
+{
+    return (float)((int)((k * 37 + i * 11) % 255) - 127) / 64;
+}
+
+static size_t put_number(unsigned char *p, const char *dtype, float v)
+{
+    double wide = v;
+    uint32_t bits = bits_of(v);
+    uint16_t half = 0;
+    if (strcmp(dtype, "F64") == 0) {
+        memcpy(p, &wide, 8);
+        return 8;
+    }
+    if (strcmp(dtype, "F32") == 0) {
+        memcpy(p, &v, 4);
+        return 4;
+    }
+    if (strcmp(dtype, "BF16") == 0) {
+        half = (uint16_t)(bits >> 16);
+    } else if (v != 0) { /* F16 of a number in its normal range */
+        half = (uint16_t)((bits >> 16 & 0x8000u) | (((bits >> 23 & 255u) - 112) << 10) | (bits >> 13 & 1023u));
+    }
+    memcpy(p, &half, 2);
+    return 2;
+}
+
+/* What is wrong with the model that is written. */
+typedef struct {
+    const char *dtypes[2]; /* in turn */
+    size_t first, count;   /* only these tensors, for shards; count 0: all */
+    const char *missing;   /* left out */
+    const char *bad;       /* has another shape or dtype: */
+    const char *bad_shape, *bad_dtype;
+    const char *nan;       /* has a NaN in its row 3 */
+} Making;
+
+/* The tensors in reverse, so that the order in the file is not the order of loading; data at an odd address. */
+static void write_model(const char *name, const Making *m)
+{
+    Wanted list[COUNT];
+    list_model(list);
+    unsigned char *data = malloc(COUNT * HIDDEN * DIM * 8), *to = data;
+    char *header = NULL;
+    size_t length, last = m->count ? m->first + m->count : COUNT;
+    FILE *f = open_memstream(&header, &length);
+    for (size_t k = last; k-- > m->first;) {
+        const Wanted *t = &list[k];
+        const char *dtype = m->dtypes[m->dtypes[1] ? k % 2 : 0];
+        bool bad = m->bad && strcmp(t->name, m->bad) == 0;
+        size_t begin = (size_t)(to - data), n = t->rows * (t->cols ? t->cols : 1);
+        char shape[32];
+        if (m->missing && strcmp(t->name, m->missing) == 0)
+            continue;
+        for (size_t i = 0; i < n; i++)
+            to += put_number(to, dtype, m->nan && strcmp(t->name, m->nan) == 0 && i == 3 * t->cols + 5 ? NAN : value(k, i));
+        snprintf(shape, sizeof shape, t->cols ? "[%zu,%zu]" : "[%zu]", t->rows, t->cols);
+        fprintf(f, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", ftell(f) ? "," : "{", t->name,
+                bad && m->bad_dtype ? m->bad_dtype : dtype, bad && m->bad_shape ? m->bad_shape : shape, begin, (size_t)(to - data));
+    }
+    fprintf(f, "}");
+    fflush(f);
+    if (length % 2 == 0)
+        fprintf(f, " ");
+    fclose(f);
+    write_file(name, header, length, length, data, (size_t)(to - data));
+    free(header);
+    free(data);
+}
+
+static Config config_of(bool tied)
+{
+    return (Config){.dim = DIM, .hidden_dim = HIDDEN, .n_layers = LAYERS, .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .q_dim = DIM,
+                    .kv_dim = KV, .vocab_size = VOCAB, .tie_word_embeddings = tied};
+}
+
+static int load(SafetensorsFile *st, TransformerWeights *w, const Making *m, WeightMode mode, bool tied)
+{
+    Config config = config_of(tied);
+    write_model(path, m);
+    memset(st, 0, sizeof *st);
+    memset(w, 0, sizeof *w);
+    w->mode = mode;
+    if (safetensors_open(path, st) != 0) {
+        check(false, "%s", st->error);
+        return -1;
+    }
+    return safetensors_load_weights(st, &config, w);
+}
+
+static bool is_view(const SafetensorsFile *st, const void *data)
+{
+    for (size_t i = 0; i < st->n_shards; i++)
+        if (is_view(&st->shards[i], data))
+            return true;
+    const unsigned char *p = data;
+    return st->mapped && p >= st->data && p < st->data + st->data_size;
+}
+
+/* Where tensor t's floats and its Matrix must be; NULL if it has none. */
+static void find_target(TransformerWeights *w, const Wanted *t, float ***array, const Matrix **matrix)
+{
+    bool embedding = t->row < 0 && t->name[6] == 'e', norm = t->row < 0 && t->name[6] == 'n';
+    *array = embedding ? &w->token_embedding_table : norm ? &w->norm : &w->lm_head;
+    *matrix = embedding ? &w->embedding : norm ? NULL : &w->head;
+    if (t->row >= 0) {
+        size_t field = layer_tensors[t->row].matrix;
+        *array = (float **)((char *)w + layer_tensors[t->row].array);
+        *matrix = field ? *(Matrix **)((char *)w + field) + t->layer : NULL;
+    }
+}
+
+static size_t differences(const float *got, size_t k, size_t first, size_t n, float most)
+{
+    size_t wrong = 0;
+    for (size_t i = 0; i < n; i++)
+        wrong += !(fabsf(got[i] - value(k, first + i)) <= most);
+    return wrong;
+}
+
+/* Everything where it belongs, with the numbers that were written. */
+static void check_weights(const SafetensorsFile *st, TransformerWeights *w, const char *const dtypes[2], bool tied)
+{
+    Wanted list[COUNT];
+    list_model(list);
+    for (size_t k = 0; k < COUNT - (tied ? 1 : 0); k++) {
+        const Wanted *t = &list[k];
+        const char *dtype = dtypes[dtypes[1] ? k % 2 : 0];
+        float **array, row[HIDDEN];
+        const Matrix *m;
+        find_target(w, t, &array, &m);
+        size_t n = t->rows * (t->cols ? t->cols : 1), layer = t->layer > 0 ? (size_t)t->layer : 0;
+        if (!m || w->mode == MODE_F32) {
+            check(*array && (uintptr_t)*array % 64 == 0, "%s: array's address", t->name);
+            check(*array && differences(*array + layer * n, k, 0, n, 0) == 0, "%s: numbers", t->name);
+        } else {
+            check(!*array, "%s: there is an array", t->name);
+        }
+        if (!m)
+            continue;
+        WeightType own = strcmp(dtype, "BF16") == 0 ? WEIGHT_BF16 : strcmp(dtype, "F16") == 0 ? WEIGHT_F16 : WEIGHT_F32;
+        WeightType want = w->mode == MODE_F32 ? WEIGHT_F32 : w->mode == MODE_BF16 ? own : w->mode == MODE_Q4 && t->layer >= 0 ? WEIGHT_Q4 : WEIGHT_Q8;
+        check(m->type == want && m->rows == t->rows && m->cols == t->cols, "%s: type %d, %zu x %zu", t->name, (int)m->type, m->rows, m->cols);
+        check(is_view(st, m->data) == (w->mode == MODE_BF16 && strcmp(dtype, "F64") != 0), "%s: view or copy", t->name);
+        check(w->mode == MODE_BF16 || (uintptr_t)m->data % 64 == 0, "%s: address of the copy", t->name);
+        check(w->mode != MODE_F32 || m->data == *array + layer * n, "%s: the matrix is the array", t->name);
+        float most = want == WEIGHT_Q8 ? 2.0f / 127 / 2 * 1.01f : want == WEIGHT_Q4 ? 2.0f / 7 : 0; /* half a step; q4's may be a whole one */
+        size_t wrong = 0;
+        for (size_t r = 0; r < t->rows; r++) {
+            matmul_row(row, m, r);
+            wrong += differences(row, k, r * t->cols, t->cols, most);
+        }
+        check(wrong == 0, "%s: %zu numbers of the matrix are wrong", t->name, wrong);
+    }
+    if (tied) {
+        check(w->lm_head == w->token_embedding_table, "the head's array is the embedding's");
+        check(memcmp(&w->head, &w->embedding, sizeof w->head) == 0, "the head is the embedding");
+    }
+}
+
+static void test_weights(void)
+{
+    static const char *const dtypes[][2] = {{"BF16", NULL}, {"F16", NULL}, {"F32", NULL}, {"F64", NULL}, {"F16", "BF16"}, {"F64", "F32"}};
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+        for (int mode = MODE_F32; mode <= MODE_Q4; mode++)
+            for (int tied = 0; tied < 2; tied++) {
+                SafetensorsFile st;
+                TransformerWeights w;
+                Making m = {.dtypes = {dtypes[d][0], dtypes[d][1]}};
+                int result = load(&st, &w, &m, (WeightMode)mode, tied);
+                check(result == 0, "%s: %s", dtypes[d][0], st.error);
+                if (result == 0)
+                    check_weights(&st, &w, m.dtypes, tied);
+                safetensors_free_weights(&w);
+                check(!w.storage && !w.q && !w.norm && w.mode == (WeightMode)mode, "freed");
+                safetensors_free_weights(&w);
+                safetensors_close(&st);
+            }
+}
+
+static void test_loading_progress(void)
+{
+    SafetensorsFile st = {.progress = note_progress, .progress_context = &calls};
+    TransformerWeights w = {.mode = MODE_F32};
+    Config config = config_of(false);
+    last_done = calls = 0;
+    write_model(path, &(Making){.dtypes = {"BF16", NULL}});
+    check(safetensors_open(path, &st) == 0 && safetensors_load_weights(&st, &config, &w) == 0, "%s", st.error);
+    check(calls == COUNT && last_done == last_total && last_total == st.data_size, "progress: %llu calls, %llu of %llu",
+          (unsigned long long)calls, (unsigned long long)last_done, (unsigned long long)last_total);
+    safetensors_free_weights(&w);
+    safetensors_close(&st);
+}
+
+static void test_shards(void)
+{
+    char second[300];
+    snprintf(second, sizeof second, "%s/second.safetensors", folder);
+    for (int twice = 0; twice < 2; twice++) {
+        SafetensorsFile st = {.fd = -1};
+        st.path = strdup("index");
+        st.shards = calloc(2, sizeof *st.shards);
+        st.n_shards = 2;
+        write_model(path, &(Making){.dtypes = {"BF16", NULL}, .count = 11 + (size_t)twice});
+        write_model(second, &(Making){.dtypes = {"BF16", NULL}, .first = 11, .count = COUNT - 11});
+        check(safetensors_open(path, &st.shards[0]) == 0 && safetensors_open(second, &st.shards[1]) == 0, "%s %s", st.shards[0].error,
+              st.shards[1].error);
+        int result = safetensors_join_shards(&st);
+        if (twice) {
+            check(result != 0 && strstr(st.error, "second.safetensors: tensor \"model.layers.0.mlp.up_proj.weight\": is also in ") && strstr(st.error, path),
+                  "%s", st.error);
+        } else {
+            for (int mode = MODE_F32; mode <= MODE_BF16; mode++) {
+                TransformerWeights w = {.mode = (WeightMode)mode};
+                Config config = config_of(false);
+                check(result == 0 && safetensors_load_weights(&st, &config, &w) == 0, "%s", st.error);
+                check_weights(&st, &w, (const char *const[2]){"BF16", NULL}, false);
+                safetensors_free_weights(&w);
+            }
+        }
+        safetensors_close(&st);
+    }
+    unlink(second);
+}
+
+static void test_refused_weights(void)
+{
+    static const struct {
+        Making making;
+        WeightMode mode;
+        bool tied;
+        const char *refusal;
+    } cases[] = {
+        {{.dtypes = {"BF16"}, .missing = "model.layers.1.self_attn.k_proj.bias"}, MODE_F32, true,
+         ": there is no tensor \"model.layers.1.self_attn.k_proj.bias\""},
+        {{.dtypes = {"BF16"}, .missing = "model.norm.weight"}, MODE_BF16, true, "there is no tensor \"model.norm.weight\""},
+        {{.dtypes = {"BF16"}, .missing = "lm_head.weight"}, MODE_F32, false, "there is no tensor \"lm_head.weight\""},
+        {{.dtypes = {"BF16"}, .missing = "lm_head.weight"}, MODE_F32, true, NULL},
+        {{.dtypes = {"BF16"}, .bad = "model.layers.0.mlp.up_proj.weight", .bad_shape = "[32,64]"}, MODE_F32, true,
+         "tensor \"model.layers.0.mlp.up_proj.weight\": is [32,64], but config.json asks for [64,32]"},
+        {{.dtypes = {"BF16"}, .bad = "model.embed_tokens.weight", .bad_shape = "[320]"}, MODE_BF16, true, "is [320], but config.json asks for [10,32]"},
+        {{.dtypes = {"BF16"}, .bad = "model.layers.1.input_layernorm.weight", .bad_shape = "[32,1]"}, MODE_Q8, true,
+         "is [32,1], but config.json asks for [32]"},
+        {{.dtypes = {"BF16"}, .bad = "lm_head.weight", .bad_shape = "[5,64]"}, MODE_F32, false, "is [5,64], but config.json asks for [10,32]"},
+        {{.dtypes = {"BF16"}, .bad = "lm_head.weight", .bad_shape = "[5,64]"}, MODE_F32, true, NULL},
+        {{.dtypes = {"BF16"}, .bad = "model.layers.1.self_attn.o_proj.weight", .bad_dtype = "I16"}, MODE_F32, true, "is I16; only BF16, F16, F32 and F64"},
+        {{.dtypes = {"F32"}, .bad = "model.norm.weight", .bad_dtype = "U32"}, MODE_Q4, true, "tensor \"model.norm.weight\": is U32; only"},
+        {{.dtypes = {"F32"}, .nan = "model.layers.1.mlp.gate_proj.weight"}, MODE_Q8, true,
+         "tensor \"model.layers.1.mlp.gate_proj.weight\": row 3 has a NaN or an infinity"},
+        {{.dtypes = {"F64"}, .nan = "model.embed_tokens.weight"}, MODE_Q4, true, "tensor \"model.embed_tokens.weight\": row 3 has a NaN"},
+        {{.dtypes = {"F32"}, .nan = "model.embed_tokens.weight"}, MODE_BF16, true, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        SafetensorsFile st;
+        TransformerWeights w;
+        int result = load(&st, &w, &cases[i].making, cases[i].mode, cases[i].tied);
+        check(result == (cases[i].refusal ? -1 : 0), "case %zu: %s", i, st.error);
+        if (cases[i].refusal && result != 0)
+            check(strstr(st.error, cases[i].refusal) && strncmp(st.error, path, strlen(path)) == 0 && !w.storage && !w.q, "case %zu: %s", i, st.error);
+        safetensors_free_weights(&w);
+        safetensors_close(&st);
+    }
+    SafetensorsFile st;
+    TransformerWeights w = {.mode = MODE_Q8};
+    Config config = config_of(true);
+    config.dim = config.q_dim = 6;
+    check(open_text(&st, "{" ENTRY("model.embed_tokens.weight", "F32", "[10,6]", "[0,240]") "}", 240) == 0, "%s", st.error);
+    check(safetensors_load_weights(&st, &config, &w) != 0 && strstr(st.error, "rows of 6 numbers; q8 and q4 need a multiple of 32"), "%s", st.error);
+    safetensors_close(&st);
+}
+
+/* ---- the reference library's verdicts on more files ---- */
+
+static void check_golden_tensor(SafetensorsFile *st, const JsonValue *want, const char *file)
+{
+    SafetensorsTensor t;
+    const JsonValue *shape = json_get(want, "shape"), *hex = json_get(want, "sha256");
+    uint64_t bytes = 0, n = 0;
+    if (safetensors_find_n(st, want->key, want->key_length, &t) != 0) {
+        check(false, "%s", st->error);
+        return;
+    }
+    check(json_string_is(json_get(want, "dtype"), dtype_name(t.dtype)), "%s: dtype", file);
+    check(json_u64(json_get(want, "bytes"), &bytes) == 0 && bytes == t.length, "%s: length", file);
+    check(shape && shape->length == t.rank, "%s: rank", file);
+    size_t i = 0;
+    for (const JsonValue *v = shape ? shape->child : NULL; v && i < t.rank; v = v->next, i++)
+        check(json_u64(v, &n) == 0 && n == t.shape[i], "%s: shape", file);
+    unsigned char digest[32];
+    char text[65];
+    sha256_of(safetensors_data(&t), (size_t)t.length, digest);
+    sha256_hex(digest, text);
+    check(json_string_is(hex, text), "%s: the bytes of a tensor", file);
+}
+
+static void test_golden(const char *golden)
+{
+    char name[600], err[512], *text = NULL;
+    size_t length = 0, files = 0;
+    snprintf(name, sizeof name, "%s/given/safetensors/verdicts.json", golden);
+    FILE *f = fopen(name, "rb"), *copy = open_memstream(&text, &length);
+    for (int c; f && (c = getc(f)) != EOF;)
+        putc(c, copy);
+    fclose(copy);
+    if (f)
+        fclose(f);
+    JsonValue *root = json_parse(text, length, err);
+    const JsonValue *list = json_get(root, "files");
+    for (const JsonValue *v = list ? list->child : NULL; v; v = v->next, files++) {
+        SafetensorsFile st = {0};
+        snprintf(name, sizeof name, "%s/given/safetensors/%.*s", golden, (int)v->key_length, v->key);
+        bool accepted = safetensors_open(name, &st) == 0;
+        check(accepted == json_string_is(json_get(v, "verdict"), "accept"), "%s: %s", name, accepted ? "accepted" : st.error);
+        const JsonValue *tensors = json_get(v, "tensors");
+        check(!accepted || !tensors || tensors->length == st.n_tensors, "%s: %zu tensors", name, st.n_tensors);
+        for (const JsonValue *t = tensors && accepted ? tensors->child : NULL; t; t = t->next)
+            check_golden_tensor(&st, t, name);
+        safetensors_close(&st);
+    }
+    check(files > 300, "%s: %zu files", name, files);
+    json_free(root);
+    free(text);
+}
+
+int main(void)
+{
+    const char *tmp = getenv("TMPDIR"), *golden = getenv("GOLDEN");
+    snprintf(folder, sizeof folder, "%s/safetensors-XXXXXX", tmp && strlen(tmp) < 200 && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(folder))
+        die(folder);
+    snprintf(path, sizeof path, "%s/t.safetensors", folder);
+    check(read_u64_le((const unsigned char *)"\1\2\3\4\5\6\7\x88") == 0x8807060504030201u, "little-endian");
+    test_verdicts();
+    test_depth();
+    test_lengths();
+    test_largest_header();
+    test_other_files();
+    test_printable();
+    test_names();
+    test_many(1, 1);
+    test_many(1000, 1);
+    test_many(100000, 61);
+    test_16_bits("BF16", true);
+    test_16_bits("F16", false);
+    test_wide_floats();
+    test_every_dtype();
+    test_threads();
+    test_into_memory();
+    test_sparse("F32", "[65536,40000]", (uint64_t)65536 * 40000 * 4);
+    test_sparse("BF16", "[2147483664]", ((uint64_t)1 << 32) + 32);
+    test_weights();
+    test_loading_progress();
+    test_shards();
+    test_refused_weights();
+    if (golden && *golden)
+        test_golden(golden);
+    else
+        skip("the reference library's verdicts on 342 files: GOLDEN is not set");
+    unlink(path);
+    rmdir(folder);
+    return report("safetensors");
+}
