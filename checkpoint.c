@@ -518,8 +518,8 @@ static int explain_missing_shard(const Checkpoint *c, const JsonValue *map, cons
             n++;
         }
     safetensors_printable(first->key, first->key_length, tensor);
-    return fail(err, "%s: its shard %s is missing, with %zu tensors (\"%s\"%s); ./download.sh fetches it", show(c->index_path, shown),
-                show(shard, name), n, tensor, n > 1 ? " ..." : "");
+    return fail(err, "%s: its shard %s is missing, with %zu tensor%s (\"%s\"%s); ./download.sh fetches it", show(c->index_path, shown),
+                show(shard, name), n, n > 1 ? "s" : "", tensor, n > 1 ? " ..." : "");
 }
 
 static int open_shards(Checkpoint *c, const JsonValue *map, const ShardList *list, char err[512])
