@@ -7,12 +7,12 @@
  *     number   -? (0 | [1-9][0-9]*) (. [0-9]+)? ([eE] [+-]? [0-9]+)?
  *     space    blank, tab, line feed, carriage return: anywhere between two of the above
  *
- * A text is one value. Each function begins at the next unread byte and either reads its rule to the end or says at which byte
- * the text breaks it. Values become nodes of a tree: the members of an array or object are a list, the first one its child. Nodes lie
- * one behind another in big chunks of memory that are freed together with the root. Nothing of the text is copied but strings
- * with escapes: the others, and all numbers, are pointers into it.
+ * A text is one value. Each function begins at the next unread byte and either reads its rule to the end or says at
+ * which byte the text breaks it. Values become nodes of a tree: the members of an array or object are a list, the first
+ * one its child. Nodes lie one behind another in big chunks of memory that are freed together with the root. Nothing of
+ * the text is copied but strings with escapes: the others, and all numbers, are pointers into it.
  *
- * parse_value() calls itself through arrays and objects. A text that wants that more than JSON_MAX_DEPTH times is refused.
+ * parse_value() calls itself through arrays and objects, JSON_MAX_DEPTH times at most: a deeper text is refused.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -26,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 typedef struct Chunk {
     struct Chunk *next;
@@ -76,7 +76,7 @@ void json_free(JsonValue *root)
     free(d);
 }
 
-/* ---- the text, and what is wrong with it -------------------------------------------------------------------------- */
+/* ---- the text, and what is wrong with it ------------------------------------------------------------------------- */
 
 typedef struct {
     const char *start, *at, *end; /* the text is [start, end); at is the next byte to read */
@@ -133,14 +133,14 @@ static int skip_space(Parser *p)
     }
 }
 
-/* ---- string ------------------------------------------------------------------------------------------------------- */
+/* ---- string ------------------------------------------------------------------------------------------------------ */
 
-/* How many bytes from s on belong to one character of UTF-8, as far as they are well-formed; *whole if all of it is there. */
+/* How many bytes from s on are one character of UTF-8, as far as they are well-formed; *whole if it ends there. */
 static size_t utf8_prefix(const char *s, const char *end, bool *whole)
 {
     unsigned char c = (unsigned char)*s;
     unsigned char low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;  /* below: the character has a shorter form */
-    unsigned char high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf; /* above: half a surrogate pair, or beyond U+10FFFF */
+    unsigned char high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf; /* above: half a surrogate pair; beyond U+10FFFF */
     size_t length = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
     size_t n = length > 0;
     for (; n < length && s + n < end && (unsigned char)s[n] >= low && (unsigned char)s[n] <= high; n++) {
@@ -151,14 +151,15 @@ static size_t utf8_prefix(const char *s, const char *end, bool *whole)
     return n;
 }
 
-/* The first byte from s on that needs a look: a quote, a backslash, a control character, or one beyond ASCII. Each term of
- * `found` sets the highest bit of such a byte; in the bytes above it there may be false ones, but the lowest is true. */
+/* The first byte from s on that needs a look: a quote, a backslash, a control character, or one beyond ASCII. Each term
+ * of `found` sets the highest bit of such a byte; in the bytes above it there may be false ones, but the lowest is
+ * true. */
 static const char *skip_plain(const char *s, const char *end)
 {
     for (; end - s >= 8; s += 8) {
         uint64_t w = load8(s), quote = w ^ EACH_BYTE('"'), backslash = w ^ EACH_BYTE('\\');
-        uint64_t found = (w | (w - EACH_BYTE(0x20)) | (quote - EACH_BYTE(1)) | (backslash - EACH_BYTE(1))) & EACH_BYTE(0x80);
-        if (found)
+        uint64_t found = w | (w - EACH_BYTE(0x20)) | (quote - EACH_BYTE(1)) | (backslash - EACH_BYTE(1));
+        if (found &= EACH_BYTE(0x80))
             return s + __builtin_ctzll(found) / 8;
     }
     while (s < end && *s >= 0x20 && *s != '"' && *s != '\\' && !(*s & 0x80))
@@ -180,7 +181,7 @@ static int hex4(const char *s, const char *end)
     return unit;
 }
 
-/* Checks the escape at s, a backslash, and returns its end. \u writes UTF-16: a character beyond U+FFFF is a pair of them. */
+/* Checks the escape at s, a backslash, and returns its end. \u is UTF-16: beyond U+FFFF, a character is two of them. */
 static const char *skip_escape(const Parser *p, const char *s)
 {
     if (s + 1 == p->end || !s[1] || !strchr("\"\\/bfnrtu", s[1]))
@@ -194,7 +195,8 @@ static const char *skip_escape(const Parser *p, const char *s)
         return s + 6;
     if (unit < 0xdc00 && p->end - s >= 12 && s[6] == '\\' && s[7] == 'u' && hex4(s + 8, p->end) >> 10 == 0xdc00 >> 10)
         return s + 12;
-    return fail(p, s, "found \\u%.4s, expected both halves of a surrogate pair, \\ud800..\\udbff then \\udc00..\\udfff", s + 2), NULL;
+    fail(p, s, "found \\u%.4s, expected both halves of a surrogate pair, \\ud800..dbff then \\udc00..dfff", s + 2);
+    return NULL;
 }
 
 static char *write_utf8(char *out, unsigned c)
@@ -207,7 +209,7 @@ static char *write_utf8(char *out, unsigned c)
     return out;
 }
 
-/* Resolves the escapes of the checked text [s, end). What they stand for is shorter than they are: out has room. Returns its end. */
+/* Resolves the escapes of the checked text [s, end) into out, which gets no longer than that. Returns its end. */
 static char *unescape(char *out, const char *s, const char *end)
 {
     static const char letters[] = "bfnrt", meant[] = "\b\f\n\r\t";
@@ -250,7 +252,8 @@ static int parse_string(Parser *p, const char **text, size_t *length)
         }
     }
     if (s == p->end)
-        return fail(p, s, "found the end of the text, expected '\"' to close the string of byte %zu", (size_t)(p->at - p->start));
+        return fail(p, s, "found the end of the text, expected '\"' to close the string of byte %zu",
+                    (size_t)(p->at - p->start));
     *text = begin;
     *length = (size_t)(s - begin);
     if (escapes) {
@@ -264,7 +267,7 @@ static int parse_string(Parser *p, const char **text, size_t *length)
     return 0;
 }
 
-/* ---- number ------------------------------------------------------------------------------------------------------- */
+/* ---- number ------------------------------------------------------------------------------------------------------ */
 
 static int skip_digits(Parser *p)
 {
@@ -321,11 +324,12 @@ static int parse_number(Parser *p, JsonValue *v)
         v->text = copy;
     }
     if ((exponent || v->length > DBL_MAX_10_EXP) && isinf(strtod(v->text, NULL)))
-        return fail(p, begin, "found %.*s, expected a number within the doubles", (int)(v->length < 40 ? v->length : 40), begin);
+        return fail(p, begin, "found %.*s, expected a number within the doubles", v->length < 40 ? (int)v->length : 40,
+                    begin);
     return 0;
 }
 
-/* ---- value, array, object ----------------------------------------------------------------------------------------- */
+/* ---- value, array, object ---------------------------------------------------------------------------------------- */
 
 static int parse_value(Parser *p, JsonValue *v, int depth);
 
@@ -456,7 +460,7 @@ JsonValue *json_parse(const char *text, size_t length, char err[512])
     return NULL;
 }
 
-/* ---- looking things up -------------------------------------------------------------------------------------------- */
+/* ---- looking things up ------------------------------------------------------------------------------------------- */
 
 static bool same_bytes(const char *a, size_t a_length, const char *b, size_t b_length)
 {
@@ -517,7 +521,7 @@ int json_double(const JsonValue *value, double *out)
 {
     if (!value || (value->type != JSON_INTEGER && value->type != JSON_REAL))
         return -1;
-    *out = strtod(value->text, NULL); /* stops at the byte behind the number: parse_number() saw to it that there is one */
+    *out = strtod(value->text, NULL); /* stops at the byte behind the number: parse_number() took care of that */
     return 0;
 }
 
@@ -529,7 +533,7 @@ int json_bool(const JsonValue *value, bool *out)
     return 0;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------------ */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 /* The character that a whole UTF-8 sequence of n bytes is. */
 static unsigned utf8_character(const char *s, size_t n)
@@ -580,8 +584,8 @@ void json_write_string(FILE *out, const char *text, size_t length)
     write_string(out, text, length, false);
 }
 
-/* Writes value with that many digits to text; true if they read back the same. Doubles lie closer below a power of two than
- * above it: there, the next decimal upwards may be the double although the nearest one isn't. */
+/* Writes value with that many digits to text; true if they read back the same. Doubles lie closer below a power of two
+ * than above it: there, the next decimal upwards may be the double although the nearest one isn't. */
 static bool try_digits(char text[32], int digits, double value)
 {
     snprintf(text, 32, "%.*e", digits - 1, value);
@@ -629,8 +633,9 @@ static bool same_name(const JsonValue *a, const JsonValue *b)
     return same_bytes(a->key, a->key_length, b->key, b->key_length);
 }
 
-/* For an object whose names may be there once only: what belongs at each member's place, fresh [length]. That is the last value
- * of its name where it stands first, and NULL elsewhere. Sorting finds equal names, however many there are. NULL: no memory. */
+/* For an object whose names may be there once only: what belongs at each member's place, fresh [length]. That is the
+ * last value of its name where it stands first, and NULL elsewhere. Sorting finds equal names, however many there are.
+ * NULL: no memory. */
 static const JsonValue **resolve_names(const JsonValue *object)
 {
     size_t n = object->length, i = 0;

@@ -1,8 +1,8 @@
 /* JSON text -> a tree of JsonValue, and the tree -> text.
  *
- * Strict RFC 8259: one value, UTF-8 only, no lone surrogates, no trailing commas, no comments, no NaN, no number beyond the
- * doubles; at most JSON_MAX_DEPTH arrays and objects inside one another. Lengths are explicit: neither the text nor a string
- * has to end in NUL, and both may hold one ("\u0000").
+ * Strict RFC 8259: one value, UTF-8 only, no lone surrogates, no trailing commas, no comments, no NaN, no number beyond
+ * the doubles; at most JSON_MAX_DEPTH arrays and objects inside one another. Lengths are explicit: neither the text nor
+ * a string has to end in NUL, and both may hold one ("\u0000").
  */
 #ifndef JSON_H
 #define JSON_H
@@ -14,7 +14,9 @@
 
 #define JSON_MAX_DEPTH 127 /* what the reference's parser takes: it stops at the 128th level */
 
-typedef enum { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_INTEGER, JSON_REAL, JSON_STRING, JSON_ARRAY, JSON_OBJECT } JsonType;
+typedef enum {
+    JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_INTEGER, JSON_REAL, JSON_STRING, JSON_ARRAY, JSON_OBJECT
+} JsonType;
 
 typedef struct JsonValue JsonValue;
 struct JsonValue {
@@ -27,30 +29,33 @@ struct JsonValue {
     JsonValue *next;  /* the member after this one or NULL */
 };
 
-/* Parses the whole text. Returns the root, which owns every value below it; or NULL with "byte N: what is wrong" in err, counted
- * from 0. Numbers and strings without escapes point into text, which must outlive the tree. Members of equal name are all kept, in order. */
+/* Parses the whole text. Returns the root, which owns every value below it; or NULL with "byte N: what is wrong" in
+ * err, counted from 0. Numbers and strings without escapes point into text, which must outlive the tree. Members of
+ * equal name are all kept, in order. */
 JsonValue *json_parse(const char *text, size_t length, char err[512]);
 void json_free(JsonValue *root); /* NULL is fine */
 
-/* Member of that name, the last if there are several; NULL if there is none, or if object is NULL or no object. Linear. */
+/* Member of that name, the last if there are several; NULL if there is none, or if object is NULL or no object.
+ * Linear. */
 const JsonValue *json_get(const JsonValue *object, const char *key);
 
 /* NULL is no string, no number, nothing; so that look-ups can be chained. */
 bool json_string_is(const JsonValue *value, const char *text);
 bool json_key_is(const JsonValue *member, const char *name);
-int json_u64(const JsonValue *value, uint64_t *out);  /* -1 unless it is an integer of 0..2^64-1 written without . or e, nor as -0 */
-int json_i64(const JsonValue *value, int64_t *out);   /* the same for -2^63..2^63-1 */
-int json_double(const JsonValue *value, double *out); /* any number, correctly rounded; -1 if it is none. Only of a parsed tree */
+int json_u64(const JsonValue *value, uint64_t *out);  /* -1 unless it is 0..2^64-1, written without minus, . and e */
+int json_i64(const JsonValue *value, int64_t *out);   /* -1 unless it is -2^63..2^63-1, written without . and e */
+int json_double(const JsonValue *value, double *out); /* any number of a parsed tree, correctly rounded; else -1 */
 int json_bool(const JsonValue *value, bool *out);
 
 /* Writers. They print to out and leave errors to its ferror(). */
 typedef enum {
     JSON_COMPACT,   /* one line, UTF-8 as it is */
     JSON_INDENTED,  /* two spaces a level */
-    JSON_CANONICAL, /* no spaces, ASCII (\uXXXX), of equal keys the first's place and the last's value, shortest numbers */
+    JSON_CANONICAL, /* no spaces, ASCII, shortest numbers; of equal keys the first's place and the last's value */
 } JsonStyle;
 void json_print(FILE *out, const JsonValue *value, JsonStyle style);
-void json_write_string(FILE *out, const char *text, size_t length); /* quoted; invalid UTF-8 becomes U+FFFD; controls and DEL escaped */
+/* Quoted. Invalid UTF-8 becomes U+FFFD; control characters and DEL are escaped. */
+void json_write_string(FILE *out, const char *text, size_t length);
 void json_write_double(FILE *out, double value); /* fewest digits that read back the same; NaN and infinities: null */
 
 #endif

@@ -6,17 +6,18 @@
  *     temperature T      l_i / T
  *     top-k              only the k highest, and what equals the lowest of them
  *     weights            w_i = exp(l_i - the highest)                   the likeliest id weighs 1
- *     top-p              only the heaviest that together reach the share p of all weight: an id stays if those above it do not
+ *     top-p              only the heaviest that together reach the share p: an id stays if those above it do not
  *     min-p              only weights of at least p
  *     draw               a random point on the line on which the weights lie one after the other, in order of ids
  *
- * Greedy: the highest after the penalty. Nothing is sorted: top-k and top-p need to know one value only, the lowest that stays, and
- * threshold() finds it in three passes.
+ * Greedy: the highest after the penalty. Nothing is sorted: top-k and top-p need to know one value only, the lowest
+ * that stays, and threshold() finds it in three passes.
  *
- * The random numbers, exp and the order of every sum are our own, so that the same seed gives the same text on every machine.
+ * The random numbers, exp and the order of every sum are our own, so that the same seed gives the same text on every
+ * machine.
  *
- * generate() feeds the prompt in blocks, then one token after the other, and gives out their text as soon as it is certain: whole
- * characters that cannot be the beginning of a stop text.
+ * generate() feeds the prompt in blocks, then one token after the other, and gives out their text as soon as it is
+ * certain: whole characters that cannot be the beginning of a stop text.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -47,7 +48,7 @@ __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char 
     return -1;
 }
 
-/* ---- options ------------------------------------------------------------------------------------------------------ */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 int sample_options_check(const SampleOptions *o, char err[512])
 {
@@ -113,8 +114,9 @@ static int parse_options(const ConfigFile *f, SampleOptions *o, int *eos_ids, si
         return fail(f->err, "%s: \"do_sample\" must be true or false", f->name);
     if (top_k && json_u64(top_k, &k))
         return fail(f->err, "%s: \"top_k\" must be a whole number of 0 or more", f->name);
-    if (get_number(f, "temperature", &o->temperature) || get_number(f, "top_p", &o->top_p) || get_number(f, "min_p", &o->min_p) ||
-        get_number(f, "repetition_penalty", &o->repeat_penalty) || get_ids(f, "eos_token_id", eos_ids, n_eos))
+    if (get_number(f, "temperature", &o->temperature) || get_number(f, "top_p", &o->top_p) ||
+        get_number(f, "min_p", &o->min_p) || get_number(f, "repetition_penalty", &o->repeat_penalty) ||
+        get_ids(f, "eos_token_id", eos_ids, n_eos))
         return -1;
     o->top_k = k < SIZE_MAX ? (size_t)k : SIZE_MAX;
     o->greedy = !sample || o->temperature == 0;
@@ -125,7 +127,8 @@ static int parse_options(const ConfigFile *f, SampleOptions *o, int *eos_ids, si
     return 0;
 }
 
-int sample_options_parse(SampleOptions *o, int *eos_ids, size_t *n_eos, const char *text, size_t length, const char *name, char err[512])
+int sample_options_parse(SampleOptions *o, int *eos_ids, size_t *n_eos, const char *text, size_t length,
+                         const char *name, char err[512])
 {
     char problem[512];
     *o = (SampleOptions){.greedy = true, .temperature = 1, .top_k = 50, .top_p = 1, .min_p = 0, .repeat_penalty = 1};
@@ -140,7 +143,7 @@ int sample_options_parse(SampleOptions *o, int *eos_ids, size_t *n_eos, const ch
     return result;
 }
 
-/* ---- random numbers: xoshiro256** of Blackman and Vigna ----------------------------------------------------------- */
+/* ---- random numbers: xoshiro256** of Blackman and Vigna ---------------------------------------------------------- */
 
 static uint64_t rotate_left(uint64_t x, int by)
 {
@@ -170,7 +173,7 @@ static void seed_random(uint64_t s[4], uint64_t seed)
     }
 }
 
-/* ---- sampler ------------------------------------------------------------------------------------------------------ */
+/* ---- sampler ----------------------------------------------------------------------------------------------------- */
 
 #define PIECE 64 /* logits whose maximum is taken together */
 
@@ -247,9 +250,10 @@ static float of_rank(uint32_t rank)
     return x;
 }
 
-/* The highest value t such that the candidates of at least t measure `share` or more (if rounding denies that: the lowest). A
- * candidate measures its weight or, by_count, 1. *above: what those higher than t measure. The bits of t's rank are found from
- * the top, 11, 11 and 10 at a time: in each pass every candidate that agrees so far adds to the sum of its next bits. */
+/* The highest value t such that the candidates of at least t measure `share` or more (if rounding denies that: the
+ * lowest). A candidate measures its weight or, by_count, 1. *above: what those higher than t measure. The bits of t's
+ * rank are found from the top, 11, 11 and 10 at a time: in each pass every candidate that agrees so far adds to the sum
+ * of its next bits. */
 static float threshold(const Candidate *c, size_t n, double share, bool by_count, double *above)
 {
     static const int shifts[] = {21, 10, 0};
@@ -285,7 +289,8 @@ static size_t keep_from(Candidate *c, size_t n, float lowest)
     return kept;
 }
 
-/* Of the ids that weigh as much as the last one that stays, the reference keeps those that its sort puts last: the highest. */
+/* Of the ids that weigh as much as the last one that stays, the reference keeps those that its sort puts last: the
+ * highest. */
 static size_t keep_top_p(Candidate *c, size_t n, double p)
 {
     double total = 0, above;
@@ -322,8 +327,8 @@ static float find_highest(const Sampler *s, const float *logits)
     return nan ? NAN : best;
 }
 
-/* Temperature and top-k: the ids that are left, weighing their logit / temperature for now. At least k logits reach the k-th highest of
- * the pieces' highest ones, so that lower ones, and most pieces whole, need no second look. */
+/* Temperature and top-k: the ids that are left, weighing their logit / temperature for now. At least k logits reach the
+ * k-th highest of the pieces' highest ones, so that lower ones, and most pieces whole, need no second look. */
 static size_t keep_top_k(const Sampler *s, const float *logits)
 {
     size_t k = s->options.top_k, n = 0, n_pieces = (s->usable + PIECE - 1) / PIECE;
@@ -395,7 +400,7 @@ int sampler_next(Sampler *s, float *logits, char err[512])
     return c[chosen].id;
 }
 
-/* ---- text as it comes --------------------------------------------------------------------------------------------- */
+/* ---- text as it comes -------------------------------------------------------------------------------------------- */
 
 typedef struct {
     Model *m;
@@ -488,7 +493,7 @@ static int add_text(Generation *g, int id)
     return result;
 }
 
-/* ---- generation --------------------------------------------------------------------------------------------------- */
+/* ---- generation -------------------------------------------------------------------------------------------------- */
 
 static double seconds_now(void)
 {
@@ -591,10 +596,11 @@ static int answer(Generation *g, const int *prompt, size_t n_prompt)
     return result < 0 ? -1 : 0;
 }
 
-int generate(Model *m, RunState *s, Sampler *sampler, const Tokenizer *t, const int *prompt, size_t n_prompt, const GenerateOptions *o,
-             Generated *out, char err[512])
+int generate(Model *m, RunState *s, Sampler *sampler, const Tokenizer *t, const int *prompt, size_t n_prompt,
+             const GenerateOptions *o, Generated *out, char err[512])
 {
-    Generation g = {.m = m, .s = s, .sampler = sampler, .tokenizer = t, .o = o, .out = out, .start = seconds_now(), .err = err};
+    Generation g = {.m = m, .s = s, .sampler = sampler, .tokenizer = t, .o = o, .out = out, .start = seconds_now(),
+                    .err = err};
     *out = (Generated){0};
     if (n_prompt == 0)
         return fail(err, "the prompt has no tokens");
@@ -602,7 +608,8 @@ int generate(Model *m, RunState *s, Sampler *sampler, const Tokenizer *t, const 
         return fail(err, "the prompt has %zu tokens, but the context holds %zu", n_prompt, s->ctx);
     for (size_t i = 0; i < n_prompt; i++) {
         if (prompt[i] < 0 || (size_t)prompt[i] >= m->config.vocab_size)
-            return fail(err, "token %zu of the prompt is %d, but the model knows 0 to %zu", i, prompt[i], m->config.vocab_size - 1);
+            return fail(err, "token %zu of the prompt is %d, but the model knows 0 to %zu", i, prompt[i],
+                        m->config.vocab_size - 1);
         sampler_accept(sampler, prompt[i]);
     }
     int result = answer(&g, prompt, n_prompt);

@@ -3,13 +3,14 @@
 
     python3 tests/make_sample_cases.py > tests/data/sample_cases.jsonl      (torch, transformers 5.24)
 
-One case a line: {"logits", "seen", options as generation_config.json calls them, "ids": what is left, "probs": theirs}. Logits are
-multiples of 1/1024, so that the text has their exact value. Cases that rounding decides are left out, exact ties are not.
+One case a line: {"logits", "seen", options as generation_config.json calls them, "ids": what is left, "probs": theirs}.
+Logits are multiples of 1/1024, so that the text has their exact value. Cases that rounding decides are left out, exact
+ties are not.
 """
 import json, random
 import torch
-from transformers.generation.logits_process import (MinPLogitsWarper, RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper,
-                                                    TopKLogitsWarper, TopPLogitsWarper)
+from transformers.generation.logits_process import (MinPLogitsWarper, RepetitionPenaltyLogitsProcessor,
+                                                    TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper)
 
 random.seed(7)
 
@@ -47,7 +48,8 @@ def case(logits, seen, **o):
         scores = step(ids, scores)
     probs = torch.softmax(scores.double(), -1)[0]
     left = [i for i, s in enumerate(scores[0].tolist()) if s != float("-inf")]
-    print(json.dumps({"logits": logits, "seen": seen, **o, "ids": left, "probs": [round(probs[i].item(), 9) for i in left]}))
+    print(json.dumps({"logits": logits, "seen": seen, **o, "ids": left,
+                      "probs": [round(probs[i].item(), 9) for i in left]}))
 
 
 def logits(n, grid):
@@ -87,7 +89,7 @@ case([-100.0, -200.0, -300.0], [], top_p=0.9)
 for i in range(60):
     n = random.choice((3, 8, 24, 70, 300))
     o = {}
-    for key, values in (("repetition_penalty", (1.0, 1.1, 1.5)), ("temperature", (0.6, 0.7, 1.0, 1.3)), ("top_k", (0, 3, 20, 50)),
-                        ("top_p", (0.5, 0.8, 0.95, 1.0)), ("min_p", (0.0, 0.05, 0.2))):
+    for key, values in (("repetition_penalty", (1.0, 1.1, 1.5)), ("temperature", (0.6, 0.7, 1.0, 1.3)),
+                        ("top_k", (0, 3, 20, 50)), ("top_p", (0.5, 0.8, 0.95, 1.0)), ("min_p", (0.0, 0.05, 0.2))):
         o[key] = random.choice(values)
     case(logits(n, random.choice((1024, 4))), seen(n), **o)

@@ -1,5 +1,6 @@
-/* json.c: what it accepts, what it says to what it refuses, numbers to the last digit, and the writers. Values were taken from
- * Python's json module; where that is laxer (lone surrogates, numbers beyond the doubles), from the rules in json.h. */
+/* json.c: what it accepts, what it says to what it refuses, numbers to the last digit, and the writers. Values were
+ * taken from Python's json module; where that is laxer (lone surrogates, numbers beyond the doubles), from the rules in
+ * json.h. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -200,7 +201,8 @@ static void test_refused(void)
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         char err[512] = "";
         char *got = convert(refused[i].text, refused[i].length, JSON_CANONICAL, err);
-        check(!got && strncmp(err, refused[i].error, strlen(refused[i].error)) == 0, "%s: %s", refused[i].text, got ? got : err);
+        check(!got && strncmp(err, refused[i].error, strlen(refused[i].error)) == 0, "%s: %s", refused[i].text,
+              got ? got : err);
         free(got);
     }
 }
@@ -208,7 +210,8 @@ static void test_refused(void)
 /* The document ends with its last bracket, so each beginning of it is refused, for the missing rest. */
 static void test_truncated(void)
 {
-    static const char text[] = " {\"a\\u00e9\\n\" : [1, -2.5e+3, true, false, null, \"\xc3\xa9\xf0\x9f\x98\x80 and plain text\"], "
+    static const char text[] = " {\"a\\u00e9\\n\" : [1, -2.5e+3, true, false, null, "
+                               "\"\xc3\xa9\xf0\x9f\x98\x80 and plain text\"], "
                                "\"\\ud83d\\ude00\": {\"x\": {}, \"y\": [[], \"\"]}}";
     char err[512];
     for (size_t n = 0; n < sizeof text - 1; n++) {
@@ -223,10 +226,12 @@ static void test_truncated(void)
     free(got);
 }
 
-/* Every byte replaced by each of some others: no crash, and what is still accepted prints to something that is read the same. */
+/* Every byte replaced by each of some others: no crash, and what is still accepted prints to something that is read the
+ * same. */
 static void test_damaged(void)
 {
-    static const char text[] = "{\"k\": [0, -1.5E+2, \"a\\u00e9\\ud83d\\ude00\xe4\xb8\xad\"], \"k\": {\"\": null, \"t\": true}}";
+    static const char text[] =
+        "{\"k\": [0, -1.5E+2, \"a\\u00e9\\ud83d\\ude00\xe4\xb8\xad\"], \"k\": {\"\": null, \"t\": true}}";
     static const char bytes[] = "\0\1 \"\\/0189-+.eE,:[]{}untfx\x7f\x80\xbf\xc3\xed\xf4\xff";
     char err[512];
     size_t kept = 0;
@@ -238,7 +243,8 @@ static void test_damaged(void)
             char *once = convert(damaged, sizeof text - 1, JSON_CANONICAL, err);
             char *again = once ? convert(once, strlen(once), JSON_CANONICAL, err) : NULL;
             kept += once != NULL;
-            check(!once || (again && strcmp(once, again) == 0), "byte %zu = 0x%02x: %s", at, (unsigned char)bytes[b], once);
+            check(!once || (again && strcmp(once, again) == 0), "byte %zu = 0x%02x: %s", at, (unsigned char)bytes[b],
+                  once);
             free(once);
             free(again);
         }
@@ -265,7 +271,8 @@ static void test_depth(void)
                 check(got && strcmp(got, text) == 0, "depth %zu: %s", depth, got ? got : err);
             } else {
                 char want[128];
-                snprintf(want, sizeof want, "byte %zu: found '%c' inside of 127 arrays and objects", JSON_MAX_DEPTH * strlen(open), *open);
+                snprintf(want, sizeof want, "byte %zu: found '%c' inside of 127 arrays and objects",
+                         JSON_MAX_DEPTH * strlen(open), *open);
                 check(!got && strncmp(err, want, strlen(want)) == 0, "depth %zu: %s", depth, err);
             }
             free(got);
@@ -304,7 +311,8 @@ static void test_equal_names(void)
         free(got);
         JsonValue *v = json_parse(text, length, err);
         uint64_t last = 0;
-        check(v && v->length == n && json_u64(json_get(v, "name \xc3\xa9 0"), &last) == 0 && last == (n > 1 ? names * ((n - 1) / names) : 0),
+        check(v && v->length == n && json_u64(json_get(v, "name \xc3\xa9 0"), &last) == 0 &&
+              last == (n > 1 ? names * ((n - 1) / names) : 0),
               "%zu members: the last one of a name is %zu", n, (size_t)last);
         json_free(v);
         free(text);
@@ -316,7 +324,8 @@ static void test_equal_names(void)
 
 static void test_lookup(void)
 {
-    static const char text[] = "{\"s\":\"a\\u0000b\",\"n\":-7,\"t\":true,\"f\":false,\"z\":null,\"x\\u0000\":1,\"o\":{\"i\":1.0},\"a\":[1,2]}";
+    static const char text[] =
+        "{\"s\":\"a\\u0000b\",\"n\":-7,\"t\":true,\"f\":false,\"z\":null,\"x\\u0000\":1,\"o\":{\"i\":1.0},\"a\":[1,2]}";
     char err[512];
     JsonValue *root = json_parse(text, sizeof text - 1, err);
     uint64_t u;
@@ -328,19 +337,24 @@ static void test_lookup(void)
     check(s && s->length == 3 && memcmp(s->text, "a\0b", 3) == 0, "a NUL stays in its string");
     check(!json_string_is(s, "a"), "a string does not end at its NUL");
     check(json_key_is(s, "s") && !json_key_is(s, "ss") && !json_key_is(root, "s"), "names");
-    check(!json_get(root, "x") && !json_get(root, "missing") && !json_get(NULL, "s") && !json_get(s, "s"), "what isn't there");
+    check(!json_get(root, "x") && !json_get(root, "missing") && !json_get(NULL, "s") && !json_get(s, "s"),
+          "what isn't there");
     check(json_get(json_get(root, "o"), "i") && !json_get(json_get(root, "q"), "i"), "look-ups in a chain");
     check(json_i64(json_get(root, "n"), &i) == 0 && i == -7, "-7");
     check(json_u64(json_get(root, "n"), &u) == -1, "-7 is no u64");
     check(json_double(json_get(root, "n"), &d) == 0 && d == -7, "-7");
-    check(json_u64(json_get(json_get(root, "o"), "i"), &u) == -1 && json_i64(json_get(json_get(root, "o"), "i"), &i) == -1, "1.0 is no integer");
+    check(json_u64(json_get(json_get(root, "o"), "i"), &u) == -1 &&
+          json_i64(json_get(json_get(root, "o"), "i"), &i) == -1, "1.0 is no integer");
     check(json_bool(json_get(root, "t"), &b) == 0 && b, "true");
     check(json_bool(json_get(root, "f"), &b) == 0 && !b, "false");
-    check(json_bool(json_get(root, "z"), &b) == -1 && json_bool(json_get(root, "n"), &b) == -1 && json_bool(NULL, &b) == -1, "no boolean");
-    check(json_u64(NULL, &u) == -1 && json_i64(NULL, &i) == -1 && json_double(NULL, &d) == -1 && json_double(s, &d) == -1, "no number");
+    check(json_bool(json_get(root, "z"), &b) == -1 && json_bool(json_get(root, "n"), &b) == -1 &&
+          json_bool(NULL, &b) == -1, "no boolean");
+    check(json_u64(NULL, &u) == -1 && json_i64(NULL, &i) == -1 && json_double(NULL, &d) == -1 &&
+          json_double(s, &d) == -1, "no number");
     check(!json_string_is(NULL, "") && !json_key_is(NULL, ""), "NULL is nothing");
     const JsonValue *a = json_get(root, "a");
-    check(a && a->length == 2 && a->child && a->child->next && !a->child->next->next && !a->child->key, "a list of two");
+    check(a && a->length == 2 && a->child && a->child->next && !a->child->next->next && !a->child->key,
+          "a list of two");
     json_free(root);
     json_free(NULL);
 }
@@ -374,8 +388,10 @@ static void test_integers(void)
         JsonValue *v = json_parse(cases[k].text, strlen(cases[k].text), err);
         uint64_t u = 0;
         int64_t i = 0;
-        check((json_u64(v, &u) == 0) == cases[k].u64 && u == cases[k].u, "%s as u64: %llu", cases[k].text, (unsigned long long)u);
-        check((json_i64(v, &i) == 0) == cases[k].i64 && i == cases[k].i, "%s as i64: %lld", cases[k].text, (long long)i);
+        check((json_u64(v, &u) == 0) == cases[k].u64 && u == cases[k].u, "%s as u64: %llu", cases[k].text,
+              (unsigned long long)u);
+        check((json_i64(v, &i) == 0) == cases[k].i64 && i == cases[k].i, "%s as i64: %lld", cases[k].text,
+              (long long)i);
         json_free(v);
     }
 }
@@ -413,7 +429,8 @@ static void test_styles(void)
     static const char text[] = "{\"a\" : [1.50, {}, [ ], \"\\u00e9\\/\\u007f\"], \"b\":-0, \"a\":{\"c\":1E3}}";
     static const char *const want[] = {
         "{\"a\":[1.50,{},[],\"\xc3\xa9/\\u007f\"],\"b\":-0,\"a\":{\"c\":1E3}}",
-        "{\n  \"a\": [\n    1.50,\n    {},\n    [],\n    \"\xc3\xa9/\\u007f\"\n  ],\n  \"b\": -0,\n  \"a\": {\n    \"c\": 1E3\n  }\n}",
+        ("{\n  \"a\": [\n    1.50,\n    {},\n    [],\n    "
+         "\"\xc3\xa9/\\u007f\"\n  ],\n  \"b\": -0,\n  \"a\": {\n    \"c\": 1E3\n  }\n}"),
         "{\"a\":{\"c\":1000.0},\"b\":0}",
     };
     char err[512];
@@ -436,8 +453,8 @@ static void test_write_string(void)
         {T("\"\\/\b\f\n\r\t\x1b\x7f"), "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u001b\\u007f\""},
         {T("\xc2\x80\xf0\x9f\x98\x80"), "\"\xc2\x80\xf0\x9f\x98\x80\""},
         {T("\xff"), "\"\xef\xbf\xbd\""},
-        {T("a\xf0\x9f\x98z"), "\"a\xef\xbf\xbdz\""},                                 /* one for a beginning that fits together, */
-        {T("\xed\xa0\x80"), "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""},             /* one for each byte that fits nowhere */
+        {T("a\xf0\x9f\x98z"), "\"a\xef\xbf\xbdz\""},                     /* one for a beginning that fits together, */
+        {T("\xed\xa0\x80"), "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""}, /* one for each byte that fits nowhere */
         {T("\xe4\xb8\xe4\xb8\xad\xc0\xaf"), "\"\xef\xbf\xbd\xe4\xb8\xad\xef\xbf\xbd\xef\xbf\xbd\""},
         {T("\xf4\x90\x80\x80\xe4"), "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""},
     };
@@ -477,11 +494,13 @@ static void test_doubles(void)
         double value;
         const char *want;
     } cases[] = {
-        {0.0, "0.0"}, {-0.0, "-0.0"}, {1, "1.0"}, {0.1, "0.1"}, {1.0 / 3, "0.3333333333333333"}, {0.1 + 0.2, "0.30000000000000004"},
-        {100, "100.0"}, {123456, "123456.0"}, {1e15, "1000000000000000.0"}, {9999999999999998.0, "9999999999999998.0"}, {1e16, "1e+16"},
-        {1e22, "1e+22"}, {1e23, "1e+23"}, {1.5e300, "1.5e+300"}, {0.0001, "0.0001"}, {0.00012345, "0.00012345"}, {0.00001, "1e-05"},
+        {0.0, "0.0"}, {-0.0, "-0.0"}, {1, "1.0"}, {0.1, "0.1"}, {1.0 / 3, "0.3333333333333333"},
+        {0.1 + 0.2, "0.30000000000000004"}, {100, "100.0"}, {123456, "123456.0"}, {1e15, "1000000000000000.0"},
+        {9999999999999998.0, "9999999999999998.0"}, {1e16, "1e+16"}, {1e22, "1e+22"}, {1e23, "1e+23"},
+        {1.5e300, "1.5e+300"}, {0.0001, "0.0001"}, {0.00012345, "0.00012345"}, {0.00001, "1e-05"},
         {0x1p-44, "5.684341886080802e-14"}, {0x1p-1022, "2.2250738585072014e-308"}, {0x1p-1074, "5e-324"},
-        {0x1p-24, "5.960464477539063e-08"}, {0x1p89, "6.189700196426902e+26"}, {INFINITY, "null"}, {-INFINITY, "null"}, {NAN, "null"},
+        {0x1p-24, "5.960464477539063e-08"}, {0x1p89, "6.189700196426902e+26"}, {INFINITY, "null"},
+        {-INFINITY, "null"}, {NAN, "null"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *got = double_text(cases[i].value);
@@ -497,7 +516,8 @@ static void test_doubles(void)
             continue;
         char *got = double_text(value);
         JsonValue *v = json_parse(got, strlen(got), err);
-        check(v && v->type == JSON_REAL && json_double(v, &back) == 0 && memcmp(&back, &value, 8) == 0, "%a: %s", value, got);
+        check(v && v->type == JSON_REAL && json_double(v, &back) == 0 && memcmp(&back, &value, 8) == 0, "%a: %s", value,
+              got);
         json_free(v);
         int digits = 0;
         for (const char *c = got; *c && *c != 'e'; c++)
@@ -517,7 +537,8 @@ static void random_space(FILE *f)
 
 static void random_string(FILE *f)
 {
-    static const char *const parts[] = {"a", "plain text of some length", "\xc3\xa9", "\xe4\xb8\xad", "\xf0\x9f\x98\x80", "\\n", "\\\"", "\\\\",
+    static const char *const parts[] = {"a", "plain text of some length", "\xc3\xa9", "\xe4\xb8\xad",
+                                        "\xf0\x9f\x98\x80", "\\n", "\\\"", "\\\\",
                                         "\\u0000", "\\u4e2D", "\\uD83d\\udE00", "\x7f", "/", "\\/"};
     putc('"', f);
     for (uint64_t n = random_u64() % 7; n; n--)
@@ -527,7 +548,8 @@ static void random_string(FILE *f)
 
 static void random_value(FILE *f, int depth)
 {
-    static const char *const scalars[] = {"null", "true", "false", "0", "-0", "-17", "1.5", "2e-3", "-1.25E+10", "18446744073709551616"};
+    static const char *const scalars[] = {"null", "true", "false", "0", "-0", "-17", "1.5", "2e-3", "-1.25E+10",
+                                          "18446744073709551616"};
     uint64_t kind = random_u64() % (depth > 3 ? 2 : 4);
     random_space(f);
     if (kind == 0) {
@@ -614,7 +636,8 @@ static void test_golden_line(const char *line, size_t length)
         accept = false;
     char *got = convert(bytes, n, JSON_CANONICAL, err);
     check((got != NULL) == accept, "%.60s: %s", bytes, got ? "accepted" : err);
-    check(!got || !accept || (value && strlen(got) == value->length && memcmp(got, value->text, value->length) == 0), "%.60s: %s", bytes, got);
+    check(!got || !accept || (value && strlen(got) == value->length && memcmp(got, value->text, value->length) == 0),
+          "%.60s: %s", bytes, got);
     free(got);
     if (bytes != text)
         free(bytes);
@@ -659,7 +682,9 @@ static void test_speed(const char *golden)
     size_t length;
     FILE *f = open_memstream(&text, &length);
     for (size_t i = 0, at = 0; i < 100000; i++, at += 1792)
-        fprintf(f, "%c\"model.layers.%zu.self_attn.q_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[896,1],\"data_offsets\":[%zu,%zu]}",
+        fprintf(f,
+                "%c\"model.layers.%zu.self_attn.q_proj.weight\":"
+                "{\"dtype\":\"BF16\",\"shape\":[896,1],\"data_offsets\":[%zu,%zu]}",
                 i ? ',' : '{', i, at, at + 1792);
     fputs("}", f);
     fclose(f);
