@@ -13,8 +13,7 @@
  * Greedy: the highest after the penalty. Nothing is sorted: top-k and top-p need to know one value only, the lowest
  * that stays, and threshold() finds it in three passes.
  *
- * The random numbers, exp and the order of every sum are our own, so that the same seed gives the same text on every
- * machine.
+ * Random numbers, exp and the order of every sum are our own: the same seed gives the same text on every machine.
  *
  * generate() feeds the prompt in blocks, then one token after the other, and gives out their text as soon as it is
  * certain: whole characters that cannot be the beginning of a stop text.
@@ -289,25 +288,25 @@ static size_t keep_from(Candidate *c, size_t n, float lowest)
     return kept;
 }
 
-/* Of the ids that weigh as much as the last one that stays, the reference keeps those that its sort puts last: the
- * highest. */
+/* Of the ids that weigh as much as the last one that stays, the reference keeps the highest: its sort puts them last. */
 static size_t keep_top_p(Candidate *c, size_t n, double p)
 {
     double total = 0, above;
     size_t equals = 0;
     for (size_t i = 0; i < n; i++)
         total += (double)c[i].weight;
-    double share = fmax(p * total, DBL_MIN);               /* at least one stays */
-    n = keep_from(c, n, (float)((total - share) / (double)n) * 0.999f); /* all that weigh less do not fill the rest */
+    double share = fmax(p * total, DBL_MIN); /* at least one stays */
+    /* ids that weigh less than the rest / n do not make up the rest even together: the others have the share already */
+    n = keep_from(c, n, (float)((total - share) / (double)n) * 0.999f);
     float lowest = threshold(c, n, share, false, &above);
     for (size_t i = 0; i < n; i++)
         equals += c[i].weight == lowest;
     for (; equals > 0 && above < share; above += (double)lowest)
-        equals--;
-    for (size_t i = 0; equals > 0; i++) /* so many of them go */
+        equals--; /* one more of them stays */
+    for (size_t i = 0; equals > 0; i++)
         if (c[i].weight == lowest) {
             c[i].weight = 0;
-            equals--;
+            equals--; /* one of the others goes */
         }
     return keep_from(c, n, lowest);
 }
