@@ -288,7 +288,7 @@ static size_t keep_from(Candidate *c, size_t n, float lowest)
     return kept;
 }
 
-/* Of the ids that weigh as much as the last one that stays, the reference keeps the highest: its sort puts them last. */
+/* Of ids that weigh as much as the last one that stays, the reference keeps the highest: its sort puts them last. */
 static size_t keep_top_p(Candidate *c, size_t n, double p)
 {
     double total = 0, above;
