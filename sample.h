@@ -16,7 +16,7 @@ typedef struct {
     uint64_t seed;
 } SampleOptions;
 
-/* Fills in the reference's defaults, then what generation_config.json's text says (NULL: greedy). eos_ids: 16 of them. */
+/* Fills in the reference's defaults, then what generation_config.json's text says (NULL: greedy). eos_ids: [16]. */
 int sample_options_parse(SampleOptions *o, int *eos_ids, size_t *n_eos, const char *text, size_t length,
                          const char *name, char err[512]);
 int sample_options_check(const SampleOptions *o, char err[512]); /* ranges; the sentence names the option */
