@@ -25,7 +25,7 @@ __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char 
     return -1;
 }
 
-/* ---- whole calls ---------------------------------------------------------------------------------------------------- */
+/* ---- whole calls ------------------------------------------------------------------------------------------------- */
 
 int disk_write(int fd, const void *bytes, size_t n, uint64_t offset)
 {
@@ -101,15 +101,17 @@ char *disk_name(const char *path, const char *suffix)
     return out;
 }
 
-/* ---- copying -------------------------------------------------------------------------------------------------------- */
+/* ---- copying ----------------------------------------------------------------------------------------------------- */
 
 /* As much of n bytes as one call copies through memory. */
 static ssize_t copy_through_memory(int out, uint64_t out_offset, int in, uint64_t in_offset, size_t n)
 {
     size_t most = n < ((size_t)1 << 20) ? n : (size_t)1 << 20;
     unsigned char *buffer = malloc(most);
-    ssize_t copied = buffer && disk_read(in, buffer, most, in_offset) == 0 && disk_write(out, buffer, most, out_offset) == 0
-                         ? (ssize_t)most : -1;
+    ssize_t copied = buffer && disk_read(in, buffer, most, in_offset) == 0
+                             && disk_write(out, buffer, most, out_offset) == 0
+                         ? (ssize_t)most
+                         : -1;
     int error = errno;
     free(buffer);
     errno = error;
@@ -120,8 +122,9 @@ static ssize_t copy_some(int out, uint64_t out_offset, int in, uint64_t in_offse
 {
     off_t from = (off_t)in_offset, to = (off_t)out_offset;
     ssize_t copied = copy_file_range(in, &from, out, &to, n, 0);
-    bool cannot = copied < 0 && (errno == EXDEV || errno == ENOSYS || errno == EINVAL || errno == EOPNOTSUPP || errno == ETXTBSY ||
-                                 errno == EPERM || errno == EBADF);
+    bool cannot = copied < 0
+                  && (errno == EXDEV || errno == ENOSYS || errno == EINVAL || errno == EOPNOTSUPP || errno == ETXTBSY
+                      || errno == EPERM || errno == EBADF);
     if (copied == 0 || cannot) /* 0: some file systems copy nothing and say nothing */
         return copy_through_memory(out, out_offset, in, in_offset, n);
     return copied;
@@ -140,7 +143,8 @@ static uint64_t next_data(int in, uint64_t begin, uint64_t end, uint64_t *first)
     return *first < end ? stop - *first : 0;
 }
 
-int disk_copy(int out, uint64_t out_offset, int in, uint64_t in_offset, uint64_t length, DiskProgress *progress, void *context)
+int disk_copy(int out, uint64_t out_offset, int in, uint64_t in_offset, uint64_t length, DiskProgress *progress,
+              void *context)
 {
     uint64_t end = in_offset + length, n;
     for (uint64_t at = in_offset, data; at < end; at = data + n) {
@@ -149,7 +153,8 @@ int disk_copy(int out, uint64_t out_offset, int in, uint64_t in_offset, uint64_t
             break;
         for (uint64_t done = 0; done < n;) {
             uint64_t from = data + done;
-            ssize_t copied = copy_some(out, out_offset + (from - in_offset), in, from, n - done < PIECE ? (size_t)(n - done) : PIECE);
+            ssize_t copied = copy_some(out, out_offset + (from - in_offset), in, from,
+                                       n - done < PIECE ? (size_t)(n - done) : PIECE);
             if (copied < 0 && errno == EINTR)
                 continue;
             if (copied < 0)
@@ -164,7 +169,7 @@ int disk_copy(int out, uint64_t out_offset, int in, uint64_t in_offset, uint64_t
     return 0;
 }
 
-/* ---- new files ------------------------------------------------------------------------------------------------------ */
+/* ---- new files --------------------------------------------------------------------------------------------------- */
 
 int new_file_open(NewFile *f, const char *path, char err[512])
 {

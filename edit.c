@@ -6,8 +6,9 @@
  *     3. FILE.undo.part becomes FILE.undo, folder fsynced      from here on --undo can bring the old bytes back
  *     4. FILE's bytes are changed, fsynced, read back
  *     5. the journal's state becomes 2, fsynced; FILE.undo.old is removed
- * A step that changes several files does each of these for all of them before the next one. Undo sets the state to 1, puts the
- * old bytes back, and removes the journal last; so both may be cut off anywhere, and undo may be repeated.
+ * A step that changes several files does each of these for all of them before the next one. Undo sets the state to
+ * 1, puts the old bytes back, and removes the journal last; so both may be cut off anywhere, and undo may be
+ * repeated.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -47,7 +48,7 @@ __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char 
     return -1;
 }
 
-/* ---- one file, locked ----------------------------------------------------------------------------------------------- */
+/* ---- one file, locked -------------------------------------------------------------------------------------------- */
 
 static void close_file(EditFile *f)
 {
@@ -71,7 +72,8 @@ static int check_same(const EditFile *f, char err[512])
     struct stat named, locked, mapped;
     if (stat(f->path, &named) != 0 || fstat(f->fd, &locked) != 0 || fstat(f->st->fd, &mapped) != 0)
         return fail(err, "%s: %s", f->path, strerror(errno));
-    if (named.st_ino != locked.st_ino || named.st_dev != locked.st_dev || mapped.st_ino != locked.st_ino || mapped.st_dev != locked.st_dev)
+    if (named.st_ino != locked.st_ino || named.st_dev != locked.st_dev || mapped.st_ino != locked.st_ino
+        || mapped.st_dev != locked.st_dev)
         return fail(err, "%s was replaced by another file meanwhile", f->path);
     if ((uint64_t)locked.st_size != f->st->mapped_size)
         return fail(err, "%s had %zu bytes, and has %lld now", f->path, f->st->mapped_size, (long long)locked.st_size);
@@ -150,7 +152,7 @@ void edit_end(Edit *e)
     *e = (Edit){0};
 }
 
-/* ---- what shall change ---------------------------------------------------------------------------------------------- */
+/* ---- what shall change ------------------------------------------------------------------------------------------- */
 
 /* First i in [begin, end) where a and b differ, else end. */
 static size_t first_difference(const unsigned char *a, const unsigned char *b, size_t begin, size_t end)
@@ -175,19 +177,21 @@ bool edit_next_change(const unsigned char *a, const unsigned char *b, size_t n, 
     return true;
 }
 
-static int note_changes(Edit *e, EditFile *f, uint64_t offset, const unsigned char *before, const unsigned char *after, size_t n,
-                        char err[512])
+static int note_changes(Edit *e, EditFile *f, uint64_t offset, const unsigned char *before, const unsigned char *after,
+                        size_t n, char err[512])
 {
     for (size_t begin, end = 0; edit_next_change(before, after, n, &begin, &end);) {
         e->ranges++;
         e->bytes += end - begin;
-        if (!e->dry && journal_put(&f->journal, offset + begin, before + begin, after + begin, end - begin, f->mode, err) != 0)
+        if (!e->dry
+            && journal_put(&f->journal, offset + begin, before + begin, after + begin, end - begin, f->mode, err) != 0)
             return -1;
     }
     return 0;
 }
 
-int edit_bytes(Edit *e, const SafetensorsTensor *t, uint64_t offset, const unsigned char *bytes, size_t n, char err[512])
+int edit_bytes(Edit *e, const SafetensorsTensor *t, uint64_t offset, const unsigned char *bytes, size_t n,
+               char err[512])
 {
     size_t i = 0;
     while (i < e->n_files && e->files[i].st != t->file)
@@ -204,7 +208,7 @@ int edit_bytes(Edit *e, const SafetensorsTensor *t, uint64_t offset, const unsig
     return 0;
 }
 
-/* ---- what is done with a journal's records -------------------------------------------------------------------------- */
+/* ---- what is done with a journal's records ----------------------------------------------------------------------- */
 
 static int read_now(const EditFile *f, const JournalRecord *r, char err[512])
 {
@@ -226,7 +230,8 @@ static int check_bytes(const EditFile *f, const JournalRecord *r, const unsigned
         return -1;
     size_t i = first_difference(r->now, wanted, 0, r->length);
     if (i < r->length)
-        return fail(err, "%s: byte %" PRIu64 " was written as %02x, but reads %02x", f->path, r->offset + i, wanted[i], r->now[i]);
+        return fail(err, "%s: byte %" PRIu64 " was written as %02x, but reads %02x", f->path, r->offset + i, wanted[i],
+                    r->now[i]);
     return 0;
 }
 
@@ -263,8 +268,11 @@ static int check_either(void *file, const JournalRecord *r, char err[512])
         return -1;
     for (size_t i = 0; i < r->length; i++)
         if (r->now[i] != r->before[i] && r->now[i] != r->after[i])
-            return fail(err, "%s: byte %" PRIu64 " is %02x, but was %02x before the edit and %02x after it: something else has changed the "
-                        "file since, and nothing is undone", f->path, r->offset + i, r->now[i], r->before[i], r->after[i]);
+            return fail(err,
+                        "%s: byte %" PRIu64
+                        " is %02x, but was %02x before the edit and %02x after it: something else has changed the "
+                        "file since, and nothing is undone",
+                        f->path, r->offset + i, r->now[i], r->before[i], r->after[i]);
     return 0;
 }
 
@@ -277,7 +285,7 @@ static int put_back(EditFile *f, char err[512])
     return journal_visit(&f->journal, check_before, f, err);
 }
 
-/* ---- commit --------------------------------------------------------------------------------------------------------- */
+/* ---- commit ------------------------------------------------------------------------------------------------------ */
 
 static void describe_file(const EditFile *f, uint64_t *size, unsigned char header_hash[32])
 {
@@ -325,7 +333,8 @@ static int change_files(EditFile *const *files, size_t n, char err[512])
     return 0;
 }
 
-/* After a failure: the old bytes again, or the word that the journal has them. err is the failure's sentence, to be continued. */
+/* After a failure: the old bytes again, or the word that the journal has them. err is the failure's sentence, to be
+ * continued. */
 static void roll_back(EditFile *const *files, size_t n, char err[512])
 {
     char why[512];
@@ -341,7 +350,8 @@ static void roll_back(EditFile *const *files, size_t n, char err[512])
     if (status == 0)
         snprintf(err + used, 512 - used, "; the old bytes are back in place");
     else
-        snprintf(err + used, 512 - used, "; %.150s keeps the old bytes: `run edit --undo` puts them back", files[0]->journal.path);
+        snprintf(err + used, 512 - used, "; %.150s keeps the old bytes: `run edit --undo` puts them back",
+                 files[0]->journal.path);
 }
 
 int edit_commit(Edit *e, char err[512])
@@ -362,7 +372,7 @@ int edit_commit(Edit *e, char err[512])
     return status;
 }
 
-/* ---- undo ----------------------------------------------------------------------------------------------------------- */
+/* ---- undo -------------------------------------------------------------------------------------------------------- */
 
 /* Locks a file that has a journal, and reads it. 1: it has none. */
 static int find_journal(EditFile *f, const SafetensorsFile *st, char err[512])
@@ -383,7 +393,8 @@ static int find_journal(EditFile *f, const SafetensorsFile *st, char err[512])
     return journal_check_records(&f->journal, &f->head, err);
 }
 
-/* The step to undo: the one that was interrupted, else the last. Its files go to the front; returns their number, 0 with a sentence. */
+/* The step to undo: the one that was interrupted, else the last. Its files go to the front; returns their number, 0
+ * with a sentence. */
 static size_t choose_step(EditFile *files, size_t n, char err[512])
 {
     JournalHead best = files[0].head;
@@ -402,8 +413,8 @@ static size_t choose_step(EditFile *files, size_t n, char err[512])
         }
     }
     if (best.state == JOURNAL_DONE && chosen < best.files) {
-        fail(err, "the last edit of %s changed %" PRIu64 " files together, and only %zu of their journals are here%s", files[0].path,
-             best.files, chosen, n == 1 ? ": name the model's folder" : "");
+        fail(err, "the last edit of %s changed %" PRIu64 " files together, and only %zu of their journals are here%s",
+             files[0].path, best.files, chosen, n == 1 ? ": name the model's folder" : "");
         return 0;
     }
     return chosen;
@@ -455,7 +466,8 @@ bool edit_pending(const char *path, char sentence[512])
     char *whole = realpath(path, NULL), unused[512];
     Journal j = {.part_fd = -1};
     JournalHead h;
-    bool pending = whole && journal_init(&j, whole, unused) == 0 && journal_read_head(&j, &h, unused) == 0 && h.state == JOURNAL_CHANGING;
+    bool pending = whole && journal_init(&j, whole, unused) == 0 && journal_read_head(&j, &h, unused) == 0
+                   && h.state == JOURNAL_CHANGING;
     int fd = pending ? open(whole, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     if (fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         fail(sentence, "%s is being edited by another process", path);

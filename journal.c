@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define MAGIC "RUNUNDO1"
-#define HEAD 144 /* bytes before the records */
+#define HEAD  144 /* bytes before the records */
 
 __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char *fmt, ...)
 {
@@ -50,7 +50,7 @@ void journal_end(Journal *j)
     *j = (Journal){.part_fd = -1};
 }
 
-/* ---- the head ------------------------------------------------------------------------------------------------------- */
+/* ---- the head ---------------------------------------------------------------------------------------------------- */
 
 static void put_u64(unsigned char *p, uint64_t value)
 {
@@ -74,12 +74,16 @@ static void write_head(unsigned char out[HEAD], const JournalHead *h)
 static bool parse_head(const unsigned char in[HEAD], JournalHead *h)
 {
     unsigned char hash[32];
-    *h = (JournalHead){.state = read_u64_le(in + 8), .step = read_u64_le(in + 16), .files = read_u64_le(in + 24),
-                       .size = read_u64_le(in + 32), .records_bytes = read_u64_le(in + 72)};
+    *h = (JournalHead){.state = read_u64_le(in + 8),
+                       .step = read_u64_le(in + 16),
+                       .files = read_u64_le(in + 24),
+                       .size = read_u64_le(in + 32),
+                       .records_bytes = read_u64_le(in + 72)};
     memcpy(h->header_hash, in + 40, 32);
     memcpy(h->records_hash, in + 80, 32);
     sha256_of(in + 16, 96, hash);
-    return memcmp(in, MAGIC, 8) == 0 && memcmp(hash, in + 112, 32) == 0 && (h->state == JOURNAL_CHANGING || h->state == JOURNAL_DONE);
+    return memcmp(in, MAGIC, 8) == 0 && memcmp(hash, in + 112, 32) == 0
+           && (h->state == JOURNAL_CHANGING || h->state == JOURNAL_DONE);
 }
 
 static int open_journal(const Journal *j, int flags)
@@ -107,13 +111,15 @@ int journal_set_state(const Journal *j, uint64_t state, char err[512])
     unsigned char bytes[8];
     int fd = open_journal(j, O_RDWR);
     put_u64(bytes, state);
-    int status = fd < 0 || disk_write(fd, bytes, 8, 8) != 0 || disk_sync(fd) != 0 ? fail(err, "%s: %s", j->path, strerror(errno)) : 0;
+    int status = fd < 0 || disk_write(fd, bytes, 8, 8) != 0 || disk_sync(fd) != 0
+                     ? fail(err, "%s: %s", j->path, strerror(errno))
+                     : 0;
     if (fd >= 0)
         close(fd);
     return status;
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------------- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static int flush(Journal *j, char err[512])
 {
@@ -144,7 +150,8 @@ static size_t period_of(const unsigned char *bytes, size_t n)
     return n;
 }
 
-int journal_put(Journal *j, uint64_t offset, const unsigned char *before, const unsigned char *after, size_t n, mode_t mode, char err[512])
+int journal_put(Journal *j, uint64_t offset, const unsigned char *before, const unsigned char *after, size_t n,
+                mode_t mode, char err[512])
 {
     unsigned char head[16];
     size_t period = period_of(after, n);
@@ -175,7 +182,7 @@ int journal_finish(Journal *j, JournalHead *h, char err[512])
     return 0;
 }
 
-/* ---- names ---------------------------------------------------------------------------------------------------------- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 int journal_publish(Journal *j, char err[512])
 {
@@ -216,7 +223,7 @@ int journal_tidy(const Journal *j, char err[512])
     return 0;
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 int journal_check_records(const Journal *j, const JournalHead *h, char err[512])
 {
@@ -233,7 +240,8 @@ int journal_check_records(const Journal *j, const JournalHead *h, char err[512])
     }
     sha256_final(&records, hash);
     if (status == 0 && memcmp(hash, h->records_hash, 32) != 0)
-        status = fail(err, "%s is damaged: its records do not have the SHA-256 that it names, and nothing is undone", j->path);
+        status = fail(err, "%s is damaged: its records do not have the SHA-256 that it names, and nothing is undone",
+                      j->path);
     if (fd >= 0)
         close(fd);
     free(chunk);
@@ -252,8 +260,8 @@ static int next_record(FILE *in, const JournalHead *h, uint64_t *left, JournalRe
     r->offset = read_u64_le(head);
     r->length = (uint32_t)lengths;
     r->period = (size_t)(lengths >> 32);
-    if (r->length == 0 || r->length > JOURNAL_MOST || r->period == 0 || r->period > r->length || *left - 16 < r->length + r->period
-        || r->offset > h->size || h->size - r->offset < r->length)
+    if (r->length == 0 || r->length > JOURNAL_MOST || r->period == 0 || r->period > r->length
+        || *left - 16 < r->length + r->period || r->offset > h->size || h->size - r->offset < r->length)
         return -1;
     if (fread(r->before, r->length, 1, in) != 1 || fread(r->after, r->period, 1, in) != 1)
         return -1;
@@ -271,7 +279,8 @@ int journal_visit(const Journal *j, JournalVisit *visit, void *context, char err
         return found < 0 ? -1 : fail(err, "%s has gone", j->path);
     FILE *in = fopen(j->path, "rbe");
     unsigned char *memory = malloc(3 * JOURNAL_MOST);
-    int status = in && memory && fseek(in, HEAD, SEEK_SET) == 0 ? 0 : fail(err, "%s: %s", j->path, strerror(errno)), more;
+    int status = in && memory && fseek(in, HEAD, SEEK_SET) == 0 ? 0 : fail(err, "%s: %s", j->path, strerror(errno)),
+        more;
     JournalRecord r = {.before = memory};
     if (memory) {
         r.after = memory + JOURNAL_MOST;

@@ -1,5 +1,5 @@
-/* The journal of an edit of one file, FILE.undo: the bytes before and after. It is whole and on disk before the first byte of FILE
- * changes, and tells whether the edit was completed:
+/* The journal of an edit of one file, FILE.undo: the bytes before and after. It is whole and on disk before the
+ * first byte of FILE changes, and tells whether the edit was completed:
  *
  *     8   "RUNUNDO1"
  *     8   state: 1 while FILE is being changed, 2 when all of it is written and was read back
@@ -13,7 +13,8 @@
  *         the records: offset in FILE (8), length (4), period (4), the length bytes before, then period bytes: byte i
  *         afterwards is number i mod period of these
  *
- * All numbers little-endian. The journal is written as FILE.undo.part; an earlier one waits as FILE.undo.old until the edit is complete.
+ * All numbers little-endian. The journal is written as FILE.undo.part; an earlier one waits as FILE.undo.old until
+ * the edit is complete.
  */
 #ifndef JOURNAL_H
 #define JOURNAL_H
@@ -36,12 +37,12 @@ typedef struct {
 typedef struct {
     char *path, *part, *old; /* FILE.undo, FILE.undo.part, FILE.undo.old */
     int part_fd;
-    unsigned char *buffer;   /* what is not yet written to part_fd */
+    unsigned char *buffer; /* what is not yet written to part_fd */
     size_t buffered;
     uint64_t records_bytes;
     Sha256 records_hash;
-    bool published;          /* this step's journal has the name FILE.undo */
-    bool kept_old;           /* an earlier one has become FILE.undo.old */
+    bool published; /* this step's journal has the name FILE.undo */
+    bool kept_old;  /* an earlier one has become FILE.undo.old */
 } Journal;
 
 int journal_init(Journal *j, const char *file, char err[512]);
@@ -54,7 +55,8 @@ int journal_read_head(const Journal *j, JournalHead *h, char err[512]);
 int journal_check_records(const Journal *j, const JournalHead *h, char err[512]); /* their SHA-256 */
 
 /* Writing one: records, then the head (its state and hash of the records are filled in), then the name. */
-int journal_put(Journal *j, uint64_t offset, const unsigned char *before, const unsigned char *after, size_t n, mode_t mode, char err[512]);
+int journal_put(Journal *j, uint64_t offset, const unsigned char *before, const unsigned char *after, size_t n,
+                mode_t mode, char err[512]);
 int journal_finish(Journal *j, JournalHead *h, char err[512]);
 int journal_publish(Journal *j, char err[512]);
 int journal_set_state(const Journal *j, uint64_t state, char err[512]);

@@ -4,11 +4,12 @@
  * dtype's bias its value is
  *     (1 + m / 2^M) * 2^(e - bias)      if e > 0
  *     m / 2^M * 2^(1 - bias)            if e = 0: zero and the subnormal numbers
- * so that codes in ascending order are values in ascending order, and rounding up past the last mantissa carries into the
- * exponent by itself. The codes above the largest finite one are infinity and NaN, or only NaN.
+ * so that codes in ascending order are values in ascending order, and rounding up past the last mantissa carries
+ * into the exponent by itself. The codes above the largest finite one are infinity and NaN, or only NaN.
  *
- * What is computed is rounded once. A product or sum of doubles that is not exact is kept as the neighbouring double whose last
- * bit is 1 ("rounded to odd"): such a number lies on the same side of every midpoint of a shorter format as the exact one.
+ * What is computed is rounded once. A product or sum of doubles that is not exact is kept as the neighbouring double
+ * whose last bit is 1 ("rounded to odd"): such a number lies on the same side of every midpoint of a shorter format
+ * as the exact one.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -33,7 +34,7 @@ __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char 
     return -1;
 }
 
-/* ---- the formats ---------------------------------------------------------------------------------------------------- */
+/* ---- the formats ------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int exponent_bits, mantissa_bits, bias;
@@ -98,7 +99,7 @@ static void write_code(Dtype dtype, unsigned char *p, uint64_t code)
         p[i] = (unsigned char)(code >> 8 * i);
 }
 
-/* ---- numbers from bits ---------------------------------------------------------------------------------------------- */
+/* ---- numbers from bits ------------------------------------------------------------------------------------------- */
 
 static double float_from_code(const FloatFormat *f, size_t bits, uint64_t code)
 {
@@ -137,7 +138,8 @@ Number number_read(Dtype dtype, const unsigned char *element)
         return number_from_double(value, value);
     }
     bool negative = is_signed_integer(dtype) && (code & sign);
-    return number_from_whole(negative, negative ? 2 * sign - code : code); /* 2 * sign may be 2^64, which is 0: as it should */
+    return number_from_whole(negative,
+                             negative ? 2 * sign - code : code); /* 2 * sign may be 2^64, which is 0: as it should */
 }
 
 static double odd_neighbour(double value, double error)
@@ -184,7 +186,7 @@ int number_parse(Number *n, const char *text, char err[512])
     return 0;
 }
 
-/* ---- numbers to bits ------------------------------------------------------------------------------------------------ */
+/* ---- numbers to bits --------------------------------------------------------------------------------------------- */
 
 static int write_float(Dtype dtype, unsigned char *element, double value, char err[512])
 {
@@ -197,10 +199,12 @@ static int write_float(Dtype dtype, unsigned char *element, double value, char e
         return 0;
     }
     if (f->no_sign && (signbit(value) || size < 0x1p-127))
-        return fail(err, "%.9g cannot be held by %s, which has only powers of two from 2^-127 on", value, dtype_name(dtype));
+        return fail(err, "%.9g cannot be held by %s, which has only powers of two from 2^-127 on", value,
+                    dtype_name(dtype));
     frexp(size, &exponent); /* size = [1/2, 1) * 2^exponent */
     int e = exponent - 1 + f->bias;
-    int quantum = (e < 1 && f->mantissa_bits > 0 ? 1 : e) - f->bias - f->mantissa_bits; /* neighbours differ by 2^quantum */
+    int quantum = (e < 1 && f->mantissa_bits > 0 ? 1 : e) - f->bias
+                  - f->mantissa_bits; /* neighbours differ by 2^quantum */
     if (isinf(size)) {
         code = f->infinity ? f->infinity : UINT64_MAX;
     } else {
@@ -217,7 +221,8 @@ static int write_float(Dtype dtype, unsigned char *element, double value, char e
 
 static int write_whole(Dtype dtype, unsigned char *element, const Number *n, char err[512])
 {
-    uint64_t half = UINT64_C(1) << (dtype_bits(dtype) - 1), most = is_signed_integer(dtype) ? half - 1 : 2 * (half - 1) + 1;
+    uint64_t half = UINT64_C(1) << (dtype_bits(dtype) - 1),
+             most = is_signed_integer(dtype) ? half - 1 : 2 * (half - 1) + 1;
     uint64_t least = is_signed_integer(dtype) ? half : 0; /* how far below zero it reaches */
     if (dtype == DTYPE_BOOL)
         most = 1;
@@ -226,8 +231,8 @@ static int write_whole(Dtype dtype, unsigned char *element, const Number *n, cha
     if (!n->whole)
         return fail(err, "%.17g is no whole number, and %s holds no others", n->value, dtype_name(dtype));
     if (n->magnitude > (n->negative ? least : most))
-        return fail(err, "%s%" PRIu64 " does not fit %s: %s%" PRIu64 " to %" PRIu64, n->negative ? "-" : "", n->magnitude, dtype_name(dtype),
-                    least ? "-" : "", least, most);
+        return fail(err, "%s%" PRIu64 " does not fit %s: %s%" PRIu64 " to %" PRIu64, n->negative ? "-" : "",
+                    n->magnitude, dtype_name(dtype), least ? "-" : "", least, most);
     write_code(dtype, element, n->negative ? 0 - n->magnitude : n->magnitude);
     return 0;
 }
@@ -239,7 +244,7 @@ int number_write(Dtype dtype, unsigned char *element, const Number *n, char err[
     return write_whole(dtype, element, n, err);
 }
 
-/* ---- arithmetic ----------------------------------------------------------------------------------------------------- */
+/* ---- arithmetic -------------------------------------------------------------------------------------------------- */
 
 static Number real_result(NumberOperation operation, double x, double v)
 {
@@ -324,7 +329,7 @@ int number_apply(Dtype dtype, NumberOperation operation, const Number *v, unsign
     return apply_to_part(dtype, operation, operation == NUMBER_SET ? &zero : v, element + 4, err);
 }
 
-/* ---- many at a time, and as text ------------------------------------------------------------------------------------ */
+/* ---- many at a time, and as text --------------------------------------------------------------------------------- */
 
 static void decode_small(Dtype dtype, const unsigned char *in, size_t n, double *out)
 {
@@ -337,12 +342,12 @@ static void decode_small(Dtype dtype, const unsigned char *in, size_t n, double 
         out[i] = table[in[i]];
 }
 
-#define DECODE_AS(type)                                      \
-    for (size_t i = 0; i < n; i++) {                         \
-        type number;                                         \
-        memcpy(&number, in + i * sizeof number, sizeof number); \
-        out[i] = (double)number;                             \
-    }                                                        \
+#define DECODE_AS(type)                                                                                                \
+    for (size_t i = 0; i < n; i++) {                                                                                   \
+        type number;                                                                                                   \
+        memcpy(&number, in + i * sizeof number, sizeof number);                                                        \
+        out[i] = (double)number;                                                                                       \
+    }                                                                                                                  \
     break
 
 void numbers_decode(Dtype dtype, const unsigned char *in, size_t n, double *out)

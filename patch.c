@@ -30,7 +30,7 @@ static const char *printable(const SafetensorsTensor *t, char out[SAFETENSORS_PR
     return safetensors_printable(t->name, t->name_length, out);
 }
 
-/* ---- digests -------------------------------------------------------------------------------------------------------- */
+/* ---- digests ----------------------------------------------------------------------------------------------------- */
 
 /* Ranges [ranges + 16 i] of a tensor and their new bytes, as a patch has them. */
 typedef struct {
@@ -101,7 +101,8 @@ static int run_tasks(Task *tasks, size_t n, DiskProgress *progress, void *contex
     return w.stopped ? fail(err, "interrupted; nothing was written") : 0;
 }
 
-int tensors_digest(const SafetensorsTensor *const *tensors, size_t n, Digest *digests, DiskProgress *progress, void *context, char err[512])
+int tensors_digest(const SafetensorsTensor *const *tensors, size_t n, Digest *digests, DiskProgress *progress,
+                   void *context, char err[512])
 {
     Task *tasks = calloc(n + 1, sizeof *tasks);
     if (!tasks)
@@ -125,7 +126,8 @@ static int compare_names(const void *a, const void *b)
     return order ? order : (x->name_length > y->name_length) - (x->name_length < y->name_length);
 }
 
-int tensors_fingerprint(const SafetensorsTensor *const *tensors, size_t n, const Digest *digests, char hex[65], char err[512])
+int tensors_fingerprint(const SafetensorsTensor *const *tensors, size_t n, const Digest *digests, char hex[65],
+                        char err[512])
 {
     Named *names = calloc(n + 1, sizeof *names);
     Sha256 s;
@@ -187,7 +189,7 @@ static int hash_model(HashedModel *m, DiskProgress *progress, void *context, cha
     return tensors_fingerprint(m->tensors, m->n, (const Digest *)m->digests, m->hex, err);
 }
 
-/* ---- writing a patch ------------------------------------------------------------------------------------------------ */
+/* ---- writing a patch --------------------------------------------------------------------------------------------- */
 
 /* A tensor that differs, and the two that the patch has of it. */
 typedef struct {
@@ -202,7 +204,8 @@ static void count_changes(void *context, size_t begin, size_t end, int thread)
     Delta *d = context;
     (void)thread;
     for (size_t i = begin; i < end; i++)
-        for (size_t from, to = 0; edit_next_change(safetensors_data(d[i].a), safetensors_data(d[i].b), d[i].a->length, &from, &to);) {
+        for (size_t from, to = 0;
+             edit_next_change(safetensors_data(d[i].a), safetensors_data(d[i].b), d[i].a->length, &from, &to);) {
             d[i].ranges_shape[0]++;
             d[i].bytes_shape[0] += to - from;
         }
@@ -219,10 +222,18 @@ static int name_delta(Delta *d, char err[512])
     memcpy(d->names + length + 7, d->a->name, length);
     memcpy(d->names + 2 * length + 7, ".bytes", 6);
     d->ranges_shape[1] = 2;
-    d->ranges = (SafetensorsTensor){.name = d->names, .name_length = length + 7, .dtype = DTYPE_U64, .rank = 2, .shape = d->ranges_shape,
+    d->ranges = (SafetensorsTensor){.name = d->names,
+                                    .name_length = length + 7,
+                                    .dtype = DTYPE_U64,
+                                    .rank = 2,
+                                    .shape = d->ranges_shape,
                                     .length = 16 * d->ranges_shape[0]};
-    d->bytes = (SafetensorsTensor){.name = d->names + length + 7, .name_length = length + 6, .dtype = DTYPE_U8, .rank = 1,
-                                   .shape = d->bytes_shape, .length = d->bytes_shape[0]};
+    d->bytes = (SafetensorsTensor){.name = d->names + length + 7,
+                                   .name_length = length + 6,
+                                   .dtype = DTYPE_U8,
+                                   .rank = 1,
+                                   .shape = d->bytes_shape,
+                                   .length = d->bytes_shape[0]};
     return 0;
 }
 
@@ -266,7 +277,8 @@ static int fill_delta(void *context, size_t tensor, int fd, uint64_t offset, cha
     for (size_t from, to = 0; status == 0 && edit_next_change(a, b, d->a->length, &from, &to);) {
         unsigned char range[16];
         for (size_t i = 0; i < 8; i++)
-            range[i] = (unsigned char)((uint64_t)from >> 8 * i), range[8 + i] = (unsigned char)((uint64_t)(to - from) >> 8 * i);
+            range[i] = (unsigned char)((uint64_t)from >> 8 * i),
+            range[8 + i] = (unsigned char)((uint64_t)(to - from) >> 8 * i);
         status = tensor % 2 ? emit(o, b + from, to - from) : emit(o, range, 16);
     }
     if (status == 0)
@@ -280,25 +292,39 @@ static int counterpart(const SafetensorsTensor *t, Checkpoint *b, SafetensorsTen
 {
     char name[SAFETENSORS_PRINTABLE];
     if (safetensors_find_n(&b->st, t->name, t->name_length, other) != 0)
-        return fail(err, "tensor \"%s\" is not in %s: a patch changes bytes, not names", printable(t, name), b->argument);
-    if (t->dtype != other->dtype || t->rank != other->rank || memcmp(t->shape, other->shape, t->rank * sizeof *t->shape) != 0)
-        return fail(err, "tensor \"%s\" has another dtype or shape in %s: a patch changes bytes only", printable(t, name), b->argument);
+        return fail(err, "tensor \"%s\" is not in %s: a patch changes bytes, not names", printable(t, name),
+                    b->argument);
+    if (t->dtype != other->dtype || t->rank != other->rank
+        || memcmp(t->shape, other->shape, t->rank * sizeof *t->shape) != 0)
+        return fail(err, "tensor \"%s\" has another dtype or shape in %s: a patch changes bytes only",
+                    printable(t, name), b->argument);
     return 0;
 }
 
 static JsonValue member(const char *key, const char *text, const JsonValue *next)
 {
-    return (JsonValue){.type = JSON_STRING, .key = key, .key_length = (uint32_t)strlen(key), .text = text, .length = strlen(text),
+    return (JsonValue){.type = JSON_STRING,
+                       .key = key,
+                       .key_length = (uint32_t)strlen(key),
+                       .text = text,
+                       .length = strlen(text),
                        .next = (JsonValue *)(uintptr_t)next};
 }
 
-static int write_deltas(Delta *deltas, size_t n, const char *base, const char *result, const char *path, PatchSize *size, char err[512])
+static int write_deltas(Delta *deltas, size_t n, const char *base, const char *result, const char *path,
+                        PatchSize *size, char err[512])
 {
     const SafetensorsTensor **tensors = calloc(2 * n + 1, sizeof *tensors);
-    JsonValue to = member("result", result, NULL), from = member("base", base, &to), version = member("version", "1", &from);
-    JsonValue format = member("format", "run-patch", &version), metadata = {.type = JSON_OBJECT, .length = 4, .child = &format};
-    ShardContent content = {.tensors = tensors, .n = 2 * n, .metadata = (const JsonValue *const[]){&metadata}, .n_metadata = 1,
-                            .fill = fill_delta, .context = deltas};
+    JsonValue to = member("result", result, NULL), from = member("base", base, &to),
+              version = member("version", "1", &from);
+    JsonValue format = member("format", "run-patch", &version),
+              metadata = {.type = JSON_OBJECT, .length = 4, .child = &format};
+    ShardContent content = {.tensors = tensors,
+                            .n = 2 * n,
+                            .metadata = (const JsonValue *const[]){&metadata},
+                            .n_metadata = 1,
+                            .fill = fill_delta,
+                            .context = deltas};
     NewFile f = {.fd = -1};
     int status = tensors ? 0 : fail(err, "%s: not enough memory", path);
     threads_for(n, 1, count_changes, deltas);
@@ -317,7 +343,8 @@ static int write_deltas(Delta *deltas, size_t n, const char *base, const char *r
     return status;
 }
 
-int patch_write(Checkpoint *a, Checkpoint *b, const char *path, DiskProgress *progress, void *context, PatchSize *size, char err[512])
+int patch_write(Checkpoint *a, Checkpoint *b, const char *path, DiskProgress *progress, void *context, PatchSize *size,
+                char err[512])
 {
     HashedModel before = {0}, after = {0};
     size_t n = checkpoint_tensor_count(a), n_deltas = 0;
@@ -352,7 +379,7 @@ int patch_write(Checkpoint *a, Checkpoint *b, const char *path, DiskProgress *pr
     return status;
 }
 
-/* ---- applying a patch ----------------------------------------------------------------------------------------------- */
+/* ---- applying a patch -------------------------------------------------------------------------------------------- */
 
 static const JsonValue *metadata_of(const Checkpoint *patch, const char *key)
 {
@@ -366,7 +393,8 @@ static int check_format(const Checkpoint *patch, char err[512])
     if (!json_string_is(metadata_of(patch, "format"), "run-patch"))
         return fail(err, "%s is no patch: its metadata does not say \"format\": \"run-patch\"", patch->argument);
     if (!json_string_is(version, "1"))
-        return fail(err, "%s is a patch of version %.20s; only version 1 is known", patch->argument, version ? version->text : "(none)");
+        return fail(err, "%s is a patch of version %.20s; only version 1 is known", patch->argument,
+                    version ? version->text : "(none)");
     return 0;
 }
 
@@ -378,14 +406,16 @@ static int check_ranges(const Change *c, const Checkpoint *patch, char err[512])
     for (uint64_t i = 0; i < c->n; i++) {
         uint64_t offset = read_u64_le(c->ranges + 16 * i), length = read_u64_le(c->ranges + 16 * i + 8);
         if (offset < at || offset > c->tensor->length || length > c->tensor->length - offset)
-            return fail(err, "%s: tensor \"%s\": range [%" PRIu64 ", +%" PRIu64 ") is out of order or outside its %" PRIu64 " bytes",
+            return fail(err,
+                        "%s: tensor \"%s\": range [%" PRIu64 ", +%" PRIu64 ") is out of order or outside its %" PRIu64
+                        " bytes",
                         patch->argument, printable(c->tensor, name), offset, length, c->tensor->length);
         at = offset + length;
         bytes += length;
     }
     if (bytes != c->length)
-        return fail(err, "%s: tensor \"%s\": %" PRIu64 " bytes for ranges of %" PRIu64, patch->argument, printable(c->tensor, name),
-                    c->length, bytes);
+        return fail(err, "%s: tensor \"%s\": %" PRIu64 " bytes for ranges of %" PRIu64, patch->argument,
+                    printable(c->tensor, name), c->length, bytes);
     return 0;
 }
 
@@ -404,8 +434,10 @@ static int find_change(const SafetensorsTensor *t, Checkpoint *patch, Change *c,
     free(name);
     if (!found)
         return 0;
-    if (!complete || ranges.dtype != DTYPE_U64 || ranges.rank != 2 || ranges.shape[1] != 2 || bytes.dtype != DTYPE_U8 || bytes.rank != 1)
-        return fail(err, "%s: tensor \"%s\" needs .ranges, U64 [n,2], and .bytes, U8 [m]", patch->argument, printable(t, shown));
+    if (!complete || ranges.dtype != DTYPE_U64 || ranges.rank != 2 || ranges.shape[1] != 2 || bytes.dtype != DTYPE_U8
+        || bytes.rank != 1)
+        return fail(err, "%s: tensor \"%s\" needs .ranges, U64 [n,2], and .bytes, U8 [m]", patch->argument,
+                    printable(t, shown));
     *c = (Change){t, safetensors_data(&ranges), safetensors_data(&bytes), ranges.shape[0], bytes.length};
     return check_ranges(c, patch, err) == 0 ? 1 : -1;
 }
@@ -424,8 +456,8 @@ static int find_changes(const HashedModel *m, Checkpoint *patch, Change *changes
 }
 
 /* The model's fingerprint must be the patch's base, and with the changes its result. */
-static int check_ends(HashedModel *m, const Change *changes, size_t n, const Checkpoint *patch, DiskProgress *progress, void *context,
-                      char err[512])
+static int check_ends(HashedModel *m, const Change *changes, size_t n, const Checkpoint *patch, DiskProgress *progress,
+                      void *context, char err[512])
 {
     const JsonValue *base = metadata_of(patch, "base"), *result = metadata_of(patch, "result");
     Task *tasks = calloc(n + 1, sizeof *tasks);
@@ -433,8 +465,8 @@ static int check_ends(HashedModel *m, const Change *changes, size_t n, const Che
     if (status == 0 && !json_string_is(base, m->hex))
         status = json_string_is(result, m->hex)
                      ? fail(err, "%s has been applied already: the model is its result", patch->argument)
-                     : fail(err, "%s is for another model: its base has the fingerprint %.12s.., this one %.12s..", patch->argument,
-                            base && base->type == JSON_STRING ? base->text : "(none)", m->hex);
+                     : fail(err, "%s is for another model: its base has the fingerprint %.12s.., this one %.12s..",
+                            patch->argument, base && base->type == JSON_STRING ? base->text : "(none)", m->hex);
     for (size_t i = 0, t = 0; i < n && status == 0; i++, t++) { /* changes are in the order of the tensors */
         while (m->tensors[t] != changes[i].tensor)
             t++;
@@ -445,7 +477,8 @@ static int check_ends(HashedModel *m, const Change *changes, size_t n, const Che
     if (status == 0)
         status = tensors_fingerprint(m->tensors, m->n, (const Digest *)m->digests, m->hex, err);
     if (status == 0 && !json_string_is(result, m->hex))
-        status = fail(err, "%s is damaged: with its changes the model would not be the result that it names", patch->argument);
+        status = fail(err, "%s is damaged: with its changes the model would not be the result that it names",
+                      patch->argument);
     free(tasks);
     return status;
 }
@@ -462,7 +495,8 @@ static int note_change(Edit *e, const Change *c, char err[512])
     return 0;
 }
 
-int patch_apply(Edit *e, Checkpoint *c, Checkpoint *patch, bool dry, DiskProgress *progress, void *context, char err[512])
+int patch_apply(Edit *e, Checkpoint *c, Checkpoint *patch, bool dry, DiskProgress *progress, void *context,
+                char err[512])
 {
     HashedModel m = {0};
     size_t n = 0;
@@ -487,7 +521,7 @@ int patch_apply(Edit *e, Checkpoint *c, Checkpoint *patch, bool dry, DiskProgres
     return status;
 }
 
-/* ---- masks ---------------------------------------------------------------------------------------------------------- */
+/* ---- masks ------------------------------------------------------------------------------------------------------- */
 
 typedef enum { MASK_BYTES, MASK_BITS } MaskKind;
 
@@ -496,14 +530,18 @@ static int check_mask(const SafetensorsTensor *weights, const SafetensorsTensor 
     char name[SAFETENSORS_PRINTABLE];
     printable(mask, name);
     if (dtype_bits(weights->dtype) < 8 || weights->dtype == DTYPE_F8_E8M0)
-        return fail(err, "tensor \"%s\": %s has no zero that stands in bytes of its own", name, dtype_name(weights->dtype));
+        return fail(err, "tensor \"%s\": %s has no zero that stands in bytes of its own", name,
+                    dtype_name(weights->dtype));
     if (mask->dtype != DTYPE_BOOL && mask->dtype != DTYPE_U8)
         return fail(err, "tensor \"%s\": a mask is BOOL or U8, not %s", name, dtype_name(mask->dtype));
     *kind = mask->elements == weights->elements ? MASK_BYTES : MASK_BITS;
     uint64_t packed = weights->elements / 8 + (weights->elements % 8 != 0);
     if (*kind == MASK_BITS && (mask->dtype != DTYPE_U8 || mask->elements != packed))
-        return fail(err, "tensor \"%s\": %" PRIu64 " weights need a mask of as many elements, or U8 of %" PRIu64 " with a bit each; this one "
-                    "has %" PRIu64, name, weights->elements, packed, mask->elements);
+        return fail(err,
+                    "tensor \"%s\": %" PRIu64 " weights need a mask of as many elements, or U8 of %" PRIu64
+                    " with a bit each; this one "
+                    "has %" PRIu64,
+                    name, weights->elements, packed, mask->elements);
     return 0;
 }
 
@@ -512,7 +550,8 @@ static bool is_kept(const unsigned char *mask, MaskKind kind, uint64_t i)
     return kind == MASK_BYTES ? mask[i] != 0 : mask[i / 8] >> i % 8 & 1;
 }
 
-static int mask_tensor(Edit *e, const SafetensorsTensor *t, const unsigned char *mask, MaskKind kind, uint64_t *zeroed, char err[512])
+static int mask_tensor(Edit *e, const SafetensorsTensor *t, const unsigned char *mask, MaskKind kind, uint64_t *zeroed,
+                       char err[512])
 {
     static const unsigned char zero[8];
     size_t size = dtype_bits(t->dtype) / 8, most = PIECE / size, n;
@@ -539,13 +578,15 @@ int mask_apply(Edit *e, Checkpoint *c, const Checkpoint *mask, bool dry, uint64_
     SafetensorsTensor *weights = calloc(n + 1, sizeof *weights);
     const SafetensorsTensor **touched = calloc(n + 1, sizeof *touched);
     MaskKind *kinds = calloc(n + 1, sizeof *kinds);
-    int status = weights && touched && kinds ? 0 : fail(err, "%s: not enough memory for %zu tensors", mask->argument, n);
+    int status = weights && touched && kinds ? 0
+                                             : fail(err, "%s: not enough memory for %zu tensors", mask->argument, n);
     *zeroed = 0;
     for (size_t i = 0; i < n && status == 0; i++) {
         const SafetensorsTensor *m = checkpoint_tensor(mask, i);
         char name[SAFETENSORS_PRINTABLE];
         if (safetensors_find_n(&c->st, m->name, m->name_length, &weights[i]) != 0)
-            status = fail(err, "%s names tensor \"%s\", which %s does not have", mask->argument, printable(m, name), c->argument);
+            status = fail(err, "%s names tensor \"%s\", which %s does not have", mask->argument, printable(m, name),
+                          c->argument);
         else
             status = check_mask(&weights[i], m, &kinds[i], err);
         touched[i] = &weights[i];

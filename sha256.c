@@ -1,7 +1,8 @@
 /* SHA-256: blocks of 64 bytes are stirred, one after the other, into a state of eight 32-bit words a..h.
  *
  * A block's 16 words, most significant byte first, are stretched to 64:
- *     w[t] = s1(w[t-2]) + w[t-7] + s0(w[t-15]) + w[t-16],   s0(x) = x>>>7 ^ x>>>18 ^ x>>3,   s1(x) = x>>>17 ^ x>>>19 ^ x>>10
+ *     w[t] = s1(w[t-2]) + w[t-7] + s0(w[t-15]) + w[t-16]
+ *     s0(x) = x>>>7 ^ x>>>18 ^ x>>3,   s1(x) = x>>>17 ^ x>>>19 ^ x>>10
  * and each of them, with its constant k[t], makes one round:
  *     t1 = h + (e>>>6 ^ e>>>11 ^ e>>>25) + (e & f ^ ~e & g) + k[t] + w[t]
  *     t2 = (a>>>2 ^ a>>>13 ^ a>>>22) + (a & b ^ a & c ^ b & c)
@@ -17,15 +18,17 @@
 #include <string.h>
 
 static const uint32_t k[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be,
-    0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa,
-    0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85,
-    0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3,
-    0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f,
-    0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 };
 
-/* ---- the definition ------------------------------------------------------------------------------------------------- */
+/* ---- the definition ---------------------------------------------------------------------------------------------- */
 
 static uint32_t rotate(uint32_t x, int n)
 {
@@ -43,7 +46,8 @@ static void stir_portable(uint32_t state[8], const unsigned char *p, size_t bloc
             uint32_t s1 = rotate(w[t - 2], 17) ^ rotate(w[t - 2], 19) ^ w[t - 2] >> 10;
             w[t] = s1 + w[t - 7] + s0 + w[t - 16];
         }
-        uint32_t a = state[0], b = state[1], c = state[2], d = state[3], e = state[4], f = state[5], g = state[6], h = state[7];
+        uint32_t a = state[0], b = state[1], c = state[2], d = state[3], e = state[4], f = state[5], g = state[6],
+                 h = state[7];
         for (int t = 0; t < 64; t++) {
             uint32_t t1 = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & f) ^ (~e & g)) + k[t] + w[t];
             uint32_t t2 = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
@@ -56,14 +60,16 @@ static void stir_portable(uint32_t state[8], const unsigned char *p, size_t bloc
     }
 }
 
-/* ---- faster, same answer -------------------------------------------------------------------------------------------- */
+/* ---- faster, same answer ----------------------------------------------------------------------------------------- */
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
 #include <immintrin.h>
 
-/* The instructions keep the state as two registers, {a b e f} and {c d g h}, and make two rounds each; m[] is the last 16 w[t]. */
-__attribute__((target("sha,sse4.1"))) static void stir_hardware(uint32_t state[8], const unsigned char *p, size_t blocks)
+/* The instructions keep the state as two registers, {a b e f} and {c d g h}, and make two rounds each; m[] is the
+ * last 16 w[t]. */
+__attribute__((target("sha,sse4.1"))) static void stir_hardware(uint32_t state[8], const unsigned char *p,
+                                                                size_t blocks)
 {
     const __m128i swap = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
     __m128i abcd = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(const void *)state), 0xb1);
@@ -152,11 +158,12 @@ bool sha256_in_hardware(void)
     return known == 2 && cpu_level() != CPU_SCALAR;
 }
 
-/* ---- any number of bytes -------------------------------------------------------------------------------------------- */
+/* ---- any number of bytes ----------------------------------------------------------------------------------------- */
 
 void sha256_init(Sha256 *s)
 {
-    static const uint32_t start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    static const uint32_t start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     memcpy(s->state, start, sizeof start);
     s->length = 0;
 }
@@ -211,10 +218,12 @@ int sha256_parse(const char *hex, unsigned char digest[32])
 {
     memset(digest, 0, 32);
     for (int i = 0; i < 64; i++) {
-        int c = hex[i], v = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-        if (v < 0)
+        static const char digits[] = "0123456789abcdefABCDEF";
+        const char *digit = hex[i] ? strchr(digits, hex[i]) : NULL;
+        if (!digit)
             return -1;
-        digest[i / 2] = (unsigned char)(digest[i / 2] << 4 | v);
+        int value = digit - digits < 16 ? (int)(digit - digits) : (int)(digit - digits) - 6;
+        digest[i / 2] = (unsigned char)(digest[i / 2] << 4 | value);
     }
     return 0;
 }

@@ -1,12 +1,13 @@
 /* The writer of .safetensors files (safetensors.h tells their layout), and models in several of them.
  *
- * A model in parts is its files, model-00001-of-00002.safetensors ..., each complete in itself, and model.safetensors.index.json:
+ * A model in parts is its files, model-00001-of-00002.safetensors ..., each complete in itself, and
+ * model.safetensors.index.json:
  *
  *     {"metadata": {"total_size": BYTES OF ALL TENSORS}, "weight_map": {"TENSOR": "FILE", ...}}
  *
- * The header is padded with spaces to a multiple of 8 bytes, and tensors with wider numbers come first: so every tensor is
- * aligned. Bytes are copied inside the kernel where it can. All files are complete and on disk under temporary names before
- * the first gets its own; the index is last.
+ * The header is padded with spaces to a multiple of 8 bytes, and tensors with wider numbers come first: so every
+ * tensor is aligned. Bytes are copied inside the kernel where it can. All files are complete and on disk under
+ * temporary names before the first gets its own; the index is last.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -53,7 +54,7 @@ bool tensor_layer(const SafetensorsTensor *t, uint64_t *layer)
     return false;
 }
 
-/* ---- the header ----------------------------------------------------------------------------------------------------- */
+/* ---- the header -------------------------------------------------------------------------------------------------- */
 
 /* A tensor and its place among those that are given or written. */
 typedef struct {
@@ -163,7 +164,7 @@ static char *make_header(const char *path, const ShardContent *c, const Placed *
     return text;
 }
 
-/* ---- one file ------------------------------------------------------------------------------------------------------- */
+/* ---- one file ---------------------------------------------------------------------------------------------------- */
 
 static int copy_tensor(int out, uint64_t offset, const SafetensorsTensor *t, const ShardContent *c, char err[512])
 {
@@ -175,7 +176,8 @@ static int copy_tensor(int out, uint64_t offset, const SafetensorsTensor *t, con
                               : fail(err, "copying from %s: %s", t->file->path, strerror(errno));
 }
 
-static int write_data(NewFile *f, const ShardContent *c, const Placed *order, const char *header, size_t header_size, char err[512])
+static int write_data(NewFile *f, const ShardContent *c, const Placed *order, const char *header, size_t header_size,
+                      char err[512])
 {
     uint64_t size = header_size;
     for (size_t i = 0; i < c->n; i++)
@@ -184,7 +186,8 @@ static int write_data(NewFile *f, const ShardContent *c, const Placed *order, co
         return fail(err, "%s: %s", f->part, strerror(errno));
     uint64_t offset = header_size;
     for (size_t i = 0; i < c->n; offset += order[i++].tensor->length) {
-        int status = c->fill ? c->fill(c->context, order[i].given, f->fd, offset, err) : copy_tensor(f->fd, offset, order[i].tensor, c, err);
+        int status = c->fill ? c->fill(c->context, order[i].given, f->fd, offset, err)
+                             : copy_tensor(f->fd, offset, order[i].tensor, c, err);
         if (status != 0)
             return -1;
     }
@@ -226,7 +229,7 @@ int shard_write(NewFile *f, const char *path, const ShardContent *c, char err[51
     return status;
 }
 
-/* ---- a model in parts ----------------------------------------------------------------------------------------------- */
+/* ---- a model in parts -------------------------------------------------------------------------------------------- */
 
 /* All tensors of a checkpoint, cut: those of shard i are placed[first[i]] .. placed[first[i + 1] - 1]. */
 typedef struct {
@@ -248,8 +251,12 @@ static void free_plan(Plan *p)
 static int start_plan(Plan *p, const Checkpoint *c, char err[512])
 {
     size_t n = checkpoint_tensor_count(c), files = c->st.n_shards ? c->st.n_shards : 1;
-    *p = (Plan){.checkpoint = c, .n = n, .n_metadata = files, .tensors = calloc(n + 1, sizeof *p->tensors),
-                .first = calloc(n + 2, sizeof *p->first), .metadata = calloc(files, sizeof *p->metadata)};
+    *p = (Plan){.checkpoint = c,
+                .n = n,
+                .n_metadata = files,
+                .tensors = calloc(n + 1, sizeof *p->tensors),
+                .first = calloc(n + 2, sizeof *p->first),
+                .metadata = calloc(files, sizeof *p->metadata)};
     if (!p->tensors || !p->first || !p->metadata)
         return fail(err, "%s: not enough memory for %zu tensors", c->argument, n);
     for (size_t i = 0; i < n; i++)
@@ -268,7 +275,8 @@ static int plan_by_layer(Plan *p, char err[512])
         return fail(err, "not enough memory for %zu tensors", p->n);
     for (size_t i = 0; i < p->n; i++) {
         uint64_t layer;
-        order[i] = (Placed){p->tensors[i], i, tensor_layer(p->tensors[i], &layer) ? UINT64_MAX - 1 - layer : UINT64_MAX};
+        order[i] = (Placed){p->tensors[i], i,
+                            tensor_layer(p->tensors[i], &layer) ? UINT64_MAX - 1 - layer : UINT64_MAX};
     }
     qsort(order, p->n, sizeof *order, compare_placed);
     p->n_shards = 0;
@@ -298,7 +306,8 @@ static void plan_by_size(Plan *p, uint64_t max_bytes)
     p->first[p->n_shards] = p->n;
 }
 
-/* Neither path nor its temporary name may be one of the files that are read, under whatever name, and nothing is replaced. */
+/* Neither path nor its temporary name may be one of the files that are read, under whatever name, and nothing is
+ * replaced. */
 static int check_target(const Checkpoint *c, const char *path, char err[512])
 {
     char *part = disk_name(path, ".part");
@@ -314,10 +323,15 @@ static int check_target(const Checkpoint *c, const char *path, char err[512])
     return status;
 }
 
-static int write_part(NewFile *f, const Plan *p, size_t shard, const char *path, DiskProgress *progress, void *context, char err[512])
+static int write_part(NewFile *f, const Plan *p, size_t shard, const char *path, DiskProgress *progress, void *context,
+                      char err[512])
 {
-    ShardContent content = {.tensors = p->tensors + p->first[shard], .n = p->first[shard + 1] - p->first[shard], .metadata = p->metadata,
-                            .n_metadata = p->n_metadata, .progress = progress, .progress_context = context};
+    ShardContent content = {.tensors = p->tensors + p->first[shard],
+                            .n = p->first[shard + 1] - p->first[shard],
+                            .metadata = p->metadata,
+                            .n_metadata = p->n_metadata,
+                            .progress = progress,
+                            .progress_context = context};
     return shard_write(f, path, &content, err);
 }
 
@@ -337,11 +351,12 @@ int shards_merge(const Checkpoint *c, const char *path, DiskProgress *progress, 
     return status;
 }
 
-/* ---- split ---------------------------------------------------------------------------------------------------------- */
+/* ---- split ------------------------------------------------------------------------------------------------------- */
 
 /* What a model's folder has beside the weights. */
-static const char *const companions[] = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json",
-                                         "merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"};
+static const char *const companions[] = {
+    "config.json", "generation_config.json",  "tokenizer.json",    "tokenizer_config.json", "vocab.json",
+    "merges.txt",  "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"};
 #define COMPANIONS (sizeof companions / sizeof *companions)
 
 static char *join(const char *directory, const char *name)
@@ -418,7 +433,8 @@ static int copy_companions(Split *s, char err[512])
         char *from = join(s->plan->checkpoint->directory, companions[i]), *to = join(s->directory, companions[i]);
         if (!from || !to)
             status = fail(err, "%s: not enough memory", s->directory);
-        else if (access(from, R_OK) == 0 && !disk_exists(to) && (status = write_small(&s->files[s->n++], to, NULL, 0, from, err)) == 0)
+        else if (access(from, R_OK) == 0 && !disk_exists(to)
+                 && (status = write_small(&s->files[s->n++], to, NULL, 0, from, err)) == 0)
             new_file_close(&s->files[s->n - 1]);
         free(from);
         free(to);
@@ -443,7 +459,8 @@ static int write_shards(Split *s, char err[512])
     return status;
 }
 
-/* The index is begun first: its lock keeps a second split out of the folder. It is there before the single file, too, as just that. */
+/* The index is begun first: its lock keeps a second split out of the folder. It is there before the single file,
+ * too, as just that. */
 static int write_split(Split *s, char err[512])
 {
     char *index = join(s->directory, "model.safetensors.index.json"), *single = join(s->directory, "model.safetensors");
@@ -472,8 +489,8 @@ static int write_split(Split *s, char err[512])
     return status;
 }
 
-int shards_split(const Checkpoint *c, const char *directory, uint64_t max_bytes, DiskProgress *progress, void *context, size_t *n_shards,
-                 char err[512])
+int shards_split(const Checkpoint *c, const char *directory, uint64_t max_bytes, DiskProgress *progress, void *context,
+                 size_t *n_shards, char err[512])
 {
     Plan p = {0};
     Split s = {.plan = &p, .directory = directory, .index = {.fd = -1}, .progress = progress, .context = context};

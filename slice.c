@@ -1,9 +1,9 @@
 /* Slices of a tensor.
  *
- * A tensor is row-major: element [i0, i1, ..] of shape [n0, n1, ..] is number ((i0 * n1) + i1) * n2 + .. of its bytes. A slice
- * takes of each axis the indices start, start + step, ... The axes at the end that are taken whole, and one more if its
- * step is 1, make a run of elements that lie side by side; a walk through the slice goes from run to run, so that only
- * the bytes of the slice are ever touched.
+ * A tensor is row-major: element [i0, i1, ..] of shape [n0, n1, ..] is number ((i0 * n1) + i1) * n2 + .. of its
+ * bytes. A slice takes of each axis the indices start, start + step, ... The axes at the end that are taken whole,
+ * and one more if its step is 1, make a run of elements that lie side by side; a walk through the slice goes from
+ * run to run, so that only the bytes of the slice are ever touched.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK 4096 /* elements that are decoded at a time: they stay in the nearest cache */
+#define BLOCK 4096         /* elements that are decoded at a time: they stay in the nearest cache */
 #define PIECE (16 * BLOCK) /* elements that a thread takes; sums are kept for each piece and added in order */
 
 __attribute__((format(printf, 3, 4))) static int fail(char err[512], const SafetensorsTensor *t, const char *fmt, ...)
@@ -33,7 +33,7 @@ __attribute__((format(printf, 3, 4))) static int fail(char err[512], const Safet
     return -1;
 }
 
-/* ---- what a slice is called ----------------------------------------------------------------------------------------- */
+/* ---- what a slice is called -------------------------------------------------------------------------------------- */
 
 /* A signed whole number, or nothing (then *given is false). Advances *p. -1: too large for 63 bits. */
 static int read_bound(const char **p, bool *given, int64_t *value)
@@ -44,7 +44,8 @@ static int read_bound(const char **p, bool *given, int64_t *value)
     s += *s == '-' || *s == '+';
     *given = *s >= '0' && *s <= '9';
     for (; *s >= '0' && *s <= '9'; s++)
-        if (__builtin_mul_overflow(size, 10u, &size) || __builtin_add_overflow(size, (uint64_t)(*s - '0'), &size) || size > INT64_MAX)
+        if (__builtin_mul_overflow(size, 10u, &size) || __builtin_add_overflow(size, (uint64_t)(*s - '0'), &size)
+            || size > INT64_MAX)
             return -1;
     if (*given)
         *p = s + strspn(s, " ");
@@ -57,7 +58,8 @@ static int64_t clip(int64_t value, int64_t low, int64_t high)
     return value < low ? low : value > high ? high : value;
 }
 
-/* Python's slice.indices(): bounds from the end made positive, then clipped; of a negative step both may be one below zero. */
+/* Python's slice.indices(): bounds from the end made positive, then clipped; of a negative step both may be one
+ * below zero. */
 static void set_range(SliceAxis *a, uint64_t size, const bool given[2], const int64_t bound[2], int64_t step)
 {
     int64_t n = (int64_t)size, low = step < 0 ? -1 : 0, high = step < 0 ? n - 1 : n;
@@ -66,7 +68,9 @@ static void set_range(SliceAxis *a, uint64_t size, const bool given[2], const in
         begin = clip(bound[0] < 0 ? bound[0] + n : bound[0], low, high);
     if (given[1])
         end = clip(bound[1] < 0 ? bound[1] + n : bound[1], low, high);
-    uint64_t distance = step < 0 ? (begin > end ? (uint64_t)(begin - end) : 0) : end > begin ? (uint64_t)(end - begin) : 0;
+    uint64_t distance = step < 0      ? (begin > end ? (uint64_t)(begin - end) : 0)
+                        : end > begin ? (uint64_t)(end - begin)
+                                      : 0;
     uint64_t stride = step < 0 ? 0 - (uint64_t)step : (uint64_t)step;
     a->step = step;
     a->count = distance ? (distance - 1) / stride + 1 : 0;
@@ -91,11 +95,13 @@ static int parse_axis(const char **p, const SafetensorsTensor *t, size_t axis, S
     }
     *p += strspn(*p, " ");
     if ((**p && **p != ',') || (parts == 1 && !given[0]))
-        return fail(err, t, "slice \"%.60s\" is none: write an index such as 3 or -1, or a range such as 0:4, 2:, ::2", start);
+        return fail(err, t, "slice \"%.60s\" is none: write an index such as 3 or -1, or a range such as 0:4, 2:, ::2",
+                    start);
     if (parts == 1) {
         int64_t index = bound[0] < 0 ? bound[0] + (int64_t)size : bound[0];
         if (index < 0 || (uint64_t)index >= size)
-            return fail(err, t, "index %" PRId64 " is outside axis %zu, which has %" PRIu64 " places", bound[0], axis, size);
+            return fail(err, t, "index %" PRId64 " is outside axis %zu, which has %" PRIu64 " places", bound[0], axis,
+                        size);
         *a = (SliceAxis){.start = (uint64_t)index, .count = 1, .step = 1, .dropped = true};
         return 0;
     }
@@ -145,7 +151,8 @@ int slice_parse(Slice *s, const char *spec, const SafetensorsTensor *tensor, cha
         return fail(err, tensor, "not enough memory for %zu axes", tensor->rank);
     if (dtype_bits(tensor->dtype) < 8) {
         slice_free(s);
-        return fail(err, tensor, "numbers of %s are smaller than a byte: they cannot be taken one by one", dtype_name(tensor->dtype));
+        return fail(err, tensor, "numbers of %s are smaller than a byte: they cannot be taken one by one",
+                    dtype_name(tensor->dtype));
     }
     for (size_t i = 0; i < tensor->rank; i++)
         s->axes[i] = (SliceAxis){.count = tensor->shape[i], .step = 1};
@@ -183,7 +190,7 @@ uint64_t slice_size(const Slice *s, size_t axis)
     return 0;
 }
 
-/* ---- the walk ------------------------------------------------------------------------------------------------------- */
+/* ---- the walk ---------------------------------------------------------------------------------------------------- */
 
 int slice_walk(SliceWalk *w, const Slice *s, uint64_t position, char err[512])
 {
@@ -212,7 +219,8 @@ bool slice_next(SliceWalk *w, uint64_t *first, uint64_t *count)
         return false;
     uint64_t at = 0;
     for (size_t i = 0; i < s->tensor->rank; i++)
-        at = at * s->tensor->shape[i] + s->axes[i].start + w->index[i] * (uint64_t)s->axes[i].step; /* a negative step wraps, rightly */
+        at = at * s->tensor->shape[i] + s->axes[i].start
+             + w->index[i] * (uint64_t)s->axes[i].step; /* a negative step wraps, rightly */
     *first = at + w->skip;
     *count = w->run - w->skip < w->left ? w->run - w->skip : w->left;
     w->left -= *count;
@@ -247,7 +255,7 @@ int slice_gather(const Slice *s, uint64_t position, size_t n, unsigned char *out
     return 0;
 }
 
-/* ---- statistics ----------------------------------------------------------------------------------------------------- */
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
 
 /* A loop over the slice in pieces of PIECE elements, in parallel; the numbers come decoded, a block at a time. */
 typedef struct Scan Scan;
@@ -314,7 +322,8 @@ static void merge_parts(Part *a, const Part *b)
 {
     SliceStats *s = &a->stats;
     const SliceStats *t = &b->stats;
-    s->count += t->count, s->nan += t->nan, s->plus_inf += t->plus_inf, s->minus_inf += t->minus_inf, s->zero += t->zero;
+    s->count += t->count, s->nan += t->nan, s->plus_inf += t->plus_inf, s->minus_inf += t->minus_inf,
+        s->zero += t->zero;
     if (b->finite == 0)
         return;
     s->min = a->finite == 0 || t->min < s->min ? t->min : s->min;
@@ -405,7 +414,8 @@ static int stats_by_block(const Slice *s, Part *all, char err[512])
     return status;
 }
 
-/* Numbers of 16 bits have 65,536 values: counting how often each of them comes is all that has to be done element by element. */
+/* Numbers of 16 bits have 65,536 values: counting how often each of them comes is all that has to be done element by
+ * element. */
 #define VALUES 65536
 
 static void count_values(Scan *scan, const unsigned char *in, size_t n, int thread)
@@ -471,7 +481,7 @@ int slice_stats(const Slice *s, SliceStats *stats, char err[512])
     return 0;
 }
 
-/* ---- histogram, place of a value ------------------------------------------------------------------------------------ */
+/* ---- histogram, place of a value --------------------------------------------------------------------------------- */
 
 static void add_to_bin(const Scan *scan, uint64_t *bins, double value, uint64_t n)
 {
@@ -534,28 +544,42 @@ int slice_place(const Slice *s, double value, uint64_t *at, char err[512])
     return status;
 }
 
-/* ---- NumPy files ---------------------------------------------------------------------------------------------------- */
+/* ---- NumPy files ------------------------------------------------------------------------------------------------- */
 
 static const char *npy_type(Dtype dtype)
 {
     switch (dtype) {
-    case DTYPE_BOOL: return "|b1";
-    case DTYPE_U8: return "|u1";
-    case DTYPE_I8: return "|i1";
-    case DTYPE_I16: return "<i2";
-    case DTYPE_U16: return "<u2";
-    case DTYPE_F16: return "<f2";
-    case DTYPE_I32: return "<i4";
-    case DTYPE_U32: return "<u4";
-    case DTYPE_C64: return "<c8";
-    case DTYPE_F64: return "<f8";
-    case DTYPE_I64: return "<i8";
-    case DTYPE_U64: return "<u8";
-    default: return "<f4"; /* F32, and what is widened to it */
+    case DTYPE_BOOL:
+        return "|b1";
+    case DTYPE_U8:
+        return "|u1";
+    case DTYPE_I8:
+        return "|i1";
+    case DTYPE_I16:
+        return "<i2";
+    case DTYPE_U16:
+        return "<u2";
+    case DTYPE_F16:
+        return "<f2";
+    case DTYPE_I32:
+        return "<i4";
+    case DTYPE_U32:
+        return "<u4";
+    case DTYPE_C64:
+        return "<c8";
+    case DTYPE_F64:
+        return "<f8";
+    case DTYPE_I64:
+        return "<i8";
+    case DTYPE_U64:
+        return "<u8";
+    default:
+        return "<f4"; /* F32, and what is widened to it */
     }
 }
 
-/* Magic, version 1.0, length of the text as u16, the text: a Python dict, padded so that the data starts at a multiple of 64. */
+/* Magic, version 1.0, length of the text as u16, the text: a Python dict, padded so that the data starts at a
+ * multiple of 64. */
 static int write_npy_header(const Slice *s, FILE *f, char err[512])
 {
     size_t rank = slice_rank(s), room = 128 + 24 * rank, used;
@@ -564,12 +588,17 @@ static int write_npy_header(const Slice *s, FILE *f, char err[512])
         free(text);
         return fail(err, s->tensor, "%zu axes are too many for a NumPy file", rank);
     }
-    used = (size_t)snprintf(text, room, "{'descr': '%s', 'fortran_order': False, 'shape': (", npy_type(s->tensor->dtype));
+    used = (size_t)snprintf(text, room, "{'descr': '%s', 'fortran_order': False, 'shape': (",
+                            npy_type(s->tensor->dtype));
     for (size_t i = 0; i < rank; i++)
-        used += (size_t)snprintf(text + used, room - used, "%" PRIu64 "%s", slice_size(s, i), i + 1 < rank ? ", " : rank == 1 ? "," : "");
+        used += (size_t)snprintf(text + used, room - used, "%" PRIu64 "%s", slice_size(s, i),
+                                 i + 1 < rank ? ", "
+                                 : rank == 1  ? ","
+                                              : "");
     used += (size_t)snprintf(text + used, room - used, "), }");
     size_t length = (10 + used + 1 + 63) / 64 * 64 - 10;
-    unsigned char start[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)length, (unsigned char)(length >> 8)};
+    unsigned char start[10] = {
+        0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)length, (unsigned char)(length >> 8)};
     fwrite(start, 1, sizeof start, f);
     fwrite(text, 1, used, f);
     for (size_t i = used; i + 1 < length; i++)

@@ -4,7 +4,7 @@
 
 #include "safetensors.h"
 
-/* ---- slices ---- */
+/* ---- slices ------------------------------------------------------------------------------------------------------ */
 
 /* The indices start, start + step, ... along one axis: count of them. */
 typedef struct {
@@ -19,15 +19,17 @@ typedef struct {
     uint64_t elements; /* of the slice */
 } Slice;
 
-/* spec as in NumPy, without the brackets: "0:4, :8", "-1", "::2, ..., 0"; NULL or "": the whole tensor. Negative numbers count from the
- * end, ranges that reach beyond it are clipped, steps may be negative; an index beyond the end is an error. Tensors whose elements are
- * smaller than a byte (F4, F6) are refused. tensor must outlive the slice. */
+/* spec as in NumPy, without the brackets: "0:4, :8", "-1", "::2, ..., 0"; NULL or "": the whole tensor. Negative
+ * numbers count from the end, ranges that reach beyond it are clipped, steps may be negative; an index beyond the
+ * end is an error. Tensors whose elements are smaller than a byte (F4, F6) are refused. tensor must outlive the
+ * slice. */
 int slice_parse(Slice *s, const char *spec, const SafetensorsTensor *tensor, char err[512]);
 void slice_free(Slice *s);
-size_t slice_rank(const Slice *s);           /* axes that the result has */
+size_t slice_rank(const Slice *s);                /* axes that the result has */
 uint64_t slice_size(const Slice *s, size_t axis); /* of the result, axis < slice_rank() */
 
-/* A walk through a slice in row-major order, from element `position` of it on, in runs of elements that lie side by side. */
+/* A walk through a slice in row-major order, from element `position` of it on, in runs of elements that lie side by
+ * side. */
 typedef struct {
     const Slice *slice;
     uint64_t *index; /* [slice->tensor->rank] */
@@ -43,7 +45,7 @@ void slice_walk_end(SliceWalk *w);
 /* Copies elements position .. position + n - 1 of the slice to out. */
 int slice_gather(const Slice *s, uint64_t position, size_t n, unsigned char *out, char err[512]);
 
-/* ---- what they amount to ---- */
+/* ---- what they amount to ----------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint64_t count; /* numbers: two per element of C64 */

@@ -1,0 +1,95 @@
+/* run split and run merge: the same model in other files. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "../shards.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "slice.h"
+
+static uint64_t bytes_of(const Checkpoint *c)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < checkpoint_tensor_count(c); i++)
+        bytes += checkpoint_tensor(c, i)->length;
+    return bytes;
+}
+
+static void print_written(const char *what, const char *path, size_t files, const Checkpoint *c)
+{
+    char text[32];
+    uint64_t bytes = bytes_of(c);
+    size_t n = checkpoint_tensor_count(c);
+    if (common.json) {
+        printf("{\"%s\":", what);
+        json_write_string(stdout, path, strlen(path));
+        printf(",\"files\":%zu,\"tensors\":%zu,\"total_size\":%" PRIu64 "}\n", files, n, bytes);
+    } else {
+        print_escaped(stdout, path, strlen(path));
+        printf(": %zu tensors, %s in %zu file%s\n", n, human_bytes(bytes, text), files, files == 1 ? "" : "s");
+    }
+}
+
+int cmd_split(int argc, char **argv)
+{
+    uint64_t most = 0;
+    bool by_layer = false;
+    const Option options[] = {
+        {0, "max-shard-size", "SIZE", OPTION_BYTES, &most,
+         "at most so many bytes of tensors in a file: 2GB, 500MB, 1GiB"},
+        {0, "by-layer", NULL, OPTION_FLAG, &by_layer, "a file for each layer, and the first for what belongs to none"},
+        {0, "json", NULL, OPTION_FLAG, &common.json, "one JSON document on standard output"},
+        {0},
+    };
+    int count = options_parse(
+        argc, argv, options, false, "run split MODEL DIR --max-shard-size SIZE | --by-layer",
+        "run split model.safetensors shards/ --max-shard-size 2GB\n"
+        "run split Qwen/Qwen2.5-7B-Instruct layers/ --by-layer\n"
+        "\n"
+        "DIR also gets config.json and the tokenizer's files. Nothing that is there is replaced.\n");
+    arguments_at_most(count, 2, argv);
+    if (count < 2)
+        usage_error("a model and a folder are needed");
+    if ((most > 0) == by_layer)
+        usage_error("one of --max-shard-size and --by-layer");
+    Checkpoint c;
+    char err[512];
+    size_t shards;
+    open_checkpoint(&c, argv[1]);
+    Progress p = {.what = "copying", .total = bytes_of(&c)};
+    catch_interrupts();
+    if (shards_split(&c, argv[2], by_layer ? 0 : most, tell_progress, &p, &shards, err) != 0)
+        die(interrupted ? EXIT_INTERRUPTED : EXIT_FAILED, "%s", err);
+    progress_end();
+    print_written("directory", argv[2], shards, &c);
+    checkpoint_close(&c);
+    return finish(EXIT_OK);
+}
+
+int cmd_merge(int argc, char **argv)
+{
+    const Option options[] = {
+        {0, "json", NULL, OPTION_FLAG, &common.json, "one JSON document on standard output"},
+        {0},
+    };
+    int count = options_parse(argc, argv, options, false, "run merge MODEL FILE",
+                              "run merge shards/ model.safetensors\n"
+                              "\n"
+                              "FILE must not exist: nothing is replaced.\n");
+    arguments_at_most(count, 2, argv);
+    if (count < 2)
+        usage_error("a model and a file are needed");
+    Checkpoint c;
+    char err[512];
+    open_checkpoint(&c, argv[1]);
+    Progress p = {.what = "copying", .total = bytes_of(&c)};
+    catch_interrupts();
+    if (shards_merge(&c, argv[2], tell_progress, &p, err) != 0)
+        die(interrupted ? EXIT_INTERRUPTED : EXIT_FAILED, "%s", err);
+    progress_end();
+    print_written("file", argv[2], 1, &c);
+    checkpoint_close(&c);
+    return finish(EXIT_OK);
+}
