@@ -5,8 +5,9 @@
  *     a file                 .json: an index; anything else: one file of weights
  *     a hub id               "Qwen/Qwen2.5-0.5B-Instruct": in the local Hugging Face cache, which is only read:
  *                            models--Qwen--Qwen2.5-0.5B-Instruct/refs/main names a folder of .../snapshots
- * An index is {"weight_map": {"tensor": "shard file", ...}}. Its shards lie in its own folder, so a name with a separator in it is
- * refused. Every tensor of the map must be in its shard and in no other; what else the shards hold is taken as it is, as transformers does.
+ * An index is {"weight_map": {"tensor": "shard file", ...}}. Its shards lie in its own folder: a name with a separator
+ * in it is refused. Every tensor of the map must be in its shard, and no name in two; what else the shards hold is
+ * there too, as in transformers.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -91,7 +92,9 @@ static bool ends_with(const char *text, const char *end)
 /* ---- files that are something else ------------------------------------------------------------------------------- */
 
 #define FETCH "./download.sh fetches it"
+#define FETCH_MODEL "./download.sh fetches a model"
 #define SERVER "a server's message that was saved under this name; " FETCH
+#define POINTER "a Git LFS pointer, not the file itself; get that with git lfs pull or ./download.sh"
 #define PYTORCH "a PyTorch checkpoint (.bin, .pt); run reads safetensors only: " FETCH
 
 static const struct {
@@ -99,7 +102,7 @@ static const struct {
     size_t length;
     const char *what;
 } kinds[] = {
-    {"version https://git-lfs", 23, "a Git LFS pointer, not the file itself; get that with git lfs pull or ./download.sh"},
+    {"version https://git-lfs", 23, POINTER},
     {"\x1f\x8b\x08", 3, "compressed with gzip; unpack it with gunzip"},
     {"\x28\xb5\x2f\xfd", 4, "compressed with zstd; unpack it with zstd -d"},
     {"\xfd" "7zXZ", 5, "compressed with xz; unpack it with xz -d"},
@@ -168,7 +171,7 @@ static uint64_t pointer_size(const char *text)
     return line ? strtoull(line + 6, NULL, 10) : 0;
 }
 
-/* Why a file of weights could not be opened: what it is instead, if that can be told, else what safetensors_open() found. */
+/* Why a file of weights could not be opened: what it is instead, if that can be told, else what is wrong with it. */
 static int explain_file(const SafetensorsFile *st, const char *path, char err[512])
 {
     unsigned char bytes[513];
@@ -182,7 +185,9 @@ static int explain_file(const SafetensorsFile *st, const char *path, char err[51
     if (fd < 0 && lstat(path, &link) == 0 && S_ISLNK(link.st_mode) && stat(path, &info) != 0)
         return fail(err, "%s is a link to a file that is not there; ./download.sh fetches it", show(path, shown));
     bytes[n > 0 ? n : 0] = '\0';
-    const char *what = opened ? checkpoint_describe_wrong_file(bytes, n > 0 ? (size_t)n : 0, (uint64_t)info.st_size) : NULL;
+    const char *what = NULL;
+    if (opened)
+        what = checkpoint_describe_wrong_file(bytes, n > 0 ? (size_t)n : 0, (uint64_t)info.st_size);
     uint64_t size = what ? pointer_size((const char *)bytes) : 0;
     if (size > 0)
         return fail(err, "%s is %s; the real file has %" PRIu64 " bytes", show(path, shown), what, size);
@@ -219,7 +224,7 @@ static int explain_folder(const char *folder, char err[512])
             }
     closedir(dir);
     if (!*name)
-        return fail(err, "%s has neither " WEIGHTS " nor " INDEX "; ./download.sh fetches a model", show(folder, shown));
+        return fail(err, "%s has neither " WEIGHTS " nor " INDEX "; " FETCH_MODEL, show(folder, shown));
     bool shard = ends_with(name, ".safetensors") && strstr(name, "-of-");
     return fail(err, "%s has no " WEIGHTS ", but %s: %s", show(folder, shown), show(name, other),
                 shard ? "a shard, whose index is missing: ./download.sh fetches it" : others[best].what);
@@ -301,7 +306,8 @@ static char *folder_from_environment(const char *name)
     const char *value = getenv(name), *home = getenv("HOME");
     if (!value || !*value)
         return NULL;
-    return value[0] == '~' && (value[1] == '/' || !value[1]) && home && *home ? join(home, value + 1 + (value[1] == '/')) : strdup(value);
+    bool at_home = value[0] == '~' && (value[1] == '/' || !value[1]) && home && *home;
+    return at_home ? join(home, value + 1 + (value[1] == '/')) : strdup(value);
 }
 
 /* The Hugging Face cache. Fresh; NULL if no variable tells where it is. */
@@ -338,7 +344,10 @@ static bool is_hub_id(const char *text)
 static bool is_plain_name(const char *name, size_t length)
 {
     bool dots = (length == 1 || length == 2) && memcmp(name, "..", length) == 0;
-    return length > 0 && !dots && !memchr(name, '/', length) && !memchr(name, '\\', length) && !memchr(name, '\0', length);
+    for (size_t i = 0; i < length; i++)
+        if (name[i] == '/' || name[i] == '\\' || name[i] == '\0')
+            return false;
+    return length > 0 && !dots;
 }
 
 /* cache/models--organisation--name, fresh. */
@@ -357,7 +366,7 @@ static char *repository_folder(const char *cache, const char *id)
 /* The folder snapshots/COMMIT that refs/main of a repository in the cache names, fresh. */
 static char *main_snapshot(const char *repository, const char *id, char err[512])
 {
-    Shown shown;
+    Shown shown, name;
     size_t length = 0;
     char *refs = join(repository, "refs/main"), *snapshots = join(repository, "snapshots"), *path = NULL;
     char *commit = refs && snapshots ? checkpoint_read_file(refs, 256, &length, err) : NULL;
@@ -366,8 +375,8 @@ static char *main_snapshot(const char *repository, const char *id, char err[512]
     if (commit && is_plain_name(commit, length))
         path = join(snapshots, commit);
     if (!path || !is_folder(path)) {
-        fail(err, "%s: the Hugging Face cache has no snapshot of it for refs/main (%s); ./download.sh %s fetches it", id,
-             show(repository, shown), id);
+        fail(err, "%s: the Hugging Face cache has no snapshot of it for refs/main (%s); ./download.sh %s fetches it",
+             show(id, name), show(repository, shown), name);
         free(path);
         path = NULL;
     }
@@ -379,12 +388,13 @@ static char *main_snapshot(const char *repository, const char *id, char err[512]
 
 static char *find_in_cache(const char *id, char err[512])
 {
-    Shown shown;
+    Shown shown, name;
     char *cache = hub_cache(), *repository = cache ? repository_folder(cache, id) : NULL, *path = NULL;
     if (!cache)
-        fail(err, "%s: no such file or folder; ./download.sh fetches a model", id);
+        fail(err, "%s: no such file or folder; " FETCH_MODEL, show(id, name));
     else if (!repository || !is_folder(repository))
-        fail(err, "%s: no such file or folder, and not in the Hugging Face cache (%s); ./download.sh %s fetches it", id, show(cache, shown), id);
+        fail(err, "%s: no such file or folder, and not in the Hugging Face cache (%s); ./download.sh %s fetches it",
+             show(id, name), show(cache, shown), name);
     else
         path = main_snapshot(repository, id, err);
     free(repository);
@@ -401,7 +411,7 @@ static char *find_model(const char *model, char err[512])
         return strdup(model);
     if (errno == ENOENT && is_hub_id(model))
         return find_in_cache(model, err);
-    fail(err, "%s: %s%s", show(model, shown), strerror(errno), errno == ENOENT ? "; ./download.sh fetches a model" : "");
+    fail(err, "%s: %s%s", show(model, shown), strerror(errno), errno == ENOENT ? "; " FETCH_MODEL : "");
     return NULL;
 }
 
@@ -448,7 +458,8 @@ char *checkpoint_default(bool *is_demo, char err[512])
             free(path);
     }
     if (!found)
-        fail(err, "there is no " WEIGHTS " here, and no demo model beside the program; ./download.sh fetches Qwen2.5-0.5B-Instruct");
+        fail(err, "there is no " WEIGHTS " here, and no demo model beside the program; "
+             "./download.sh fetches Qwen2.5-0.5B-Instruct");
     free(folder);
     free(program);
     return found;
@@ -518,7 +529,7 @@ static int explain_missing_shard(const Checkpoint *c, const JsonValue *map, cons
             n++;
         }
     safetensors_printable(first->key, first->key_length, tensor);
-    return fail(err, "%s: its shard %s is missing, with %zu tensor%s (\"%s\"%s); ./download.sh fetches it", show(c->index_path, shown),
+    return fail(err, "%s: its shard %s is missing, with %zu tensor%s (\"%s\"%s); " FETCH, show(c->index_path, shown),
                 show(shard, name), n, n > 1 ? "s" : "", tensor, n > 1 ? " ..." : "");
 }
 
@@ -558,7 +569,8 @@ static int check_map(Checkpoint *c, const JsonValue *map, char err[512])
         int found = safetensors_find_n(&c->st, v->key, v->key_length, &t);
         const char *slash = found == 0 ? strrchr(t.file->path, '/') : NULL;
         if (found != 0 || !value_is(v, slash ? slash + 1 : t.file->path))
-            return fail(err, "%s: tensor \"%s\" is not in %s", show(c->index_path, shown), safetensors_printable(v->key, v->key_length, name),
+            return fail(err, "%s: tensor \"%s\" is not in %s", show(c->index_path, shown),
+                        safetensors_printable(v->key, v->key_length, name),
                         safetensors_printable(v->text, v->length, shard));
     }
     return 0;
@@ -568,7 +580,8 @@ static int open_map(Checkpoint *c, const JsonValue *map, char err[512])
 {
     Shown shown;
     if (!map || map->type != JSON_OBJECT || map->length == 0)
-        return fail(err, "%s is no index of shards: it must have a \"weight_map\" that names tensors", show(c->index_path, shown));
+        return fail(err, "%s is no index of shards: it must have a \"weight_map\" that names tensors",
+                    show(c->index_path, shown));
     ShardList list = {0};
     int result = list_shards(map, c->index_path, &list, err);
     if (result == 0)

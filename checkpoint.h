@@ -12,14 +12,14 @@ typedef struct {
     SafetensorsFile st;  /* one file, or all shards */
 } Checkpoint;
 
-/* model: a .safetensors file, a directory, an index.json, or a hub id in the local Hugging Face cache. Opens and validates every file.
- * read_into_memory: --no-mmap. */
+/* model: a .safetensors file, a directory, an index.json, or a hub id in the local Hugging Face cache. Opens and
+ * validates every file. c need not be zeroed, and stays where it is until closed. read_into_memory: --no-mmap. */
 int checkpoint_open(Checkpoint *c, const char *model, bool read_into_memory, char err[512]);
 void checkpoint_close(Checkpoint *c);
 
 /* The default model's path (fresh): "." if weights are there, else the demo model beside the executable (*is_demo). */
 char *checkpoint_default(bool *is_demo, char err[512]);
-/* Folder (fresh) that model means, without opening weights: for tokenizers and configs. A file's folder if it is a file. */
+/* Folder (fresh) that model means, without opening weights: for tokenizers and configs. A file means its folder. */
 char *checkpoint_directory(const char *model, char err[512]);
 
 /* All tensors of all shards, in order of shard and offset. i < checkpoint_tensor_count(). */

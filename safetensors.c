@@ -1,10 +1,10 @@
 /* Opens, validates, searches and loads one .safetensors file. safetensors.h tells what such a file looks like.
  *
- * Strict aliasing. A tensor's bytes may start at any address, odd ones included, and they are an array of unsigned char.
+ * Strict aliasing. A tensor's bytes may start at any address, odd ones included, and are an array of unsigned char.
  * Reading a number there as `*(const float *)p` is wrong twice: the address need not be a multiple of 4, and C lets the
- * compiler assume that memory accessed as one type is never accessed as another. The same holds for turning the bits of a
- * BF16 into a float by `*(float *)&bits`. Under -O3 such code may see old values, or crash in a vector load that wants an
- * aligned address. memcpy() of sizeof(float) bytes is right in both respects and compiles to a single move:
+ * compiler assume that memory accessed as one type is never accessed as another. So it is with turning the bits of a
+ * BF16 into a float by `*(float *)&bits`. Under -O3 such code may see old values, or crash in a vector load that wants
+ * an aligned address. memcpy() of sizeof(float) bytes is right in both respects and compiles to a single move:
  *
  *     uint32_t bits = (uint32_t)bf16 << 16;
  *     float value;
@@ -29,14 +29,17 @@
 
 #include "threads.h"
 
+#ifndef MADV_HUGEPAGE /* Linux */
+#define MADV_HUGEPAGE MADV_NORMAL
+#endif
+
 #define MAX_HEADER 100000000 /* the reference library's limit */
 #define LAYER_NAME "model.layers.%d.%s"
 #define SHAPE_TEXT 112
-#define NOT_COMPUTABLE "is %s; only BF16, F16, F32 and F64 can be computed with"
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-/* Bytes of the character at s if a terminal would obey it rather than show it (controls, line separators, bidi marks), else 0. */
+/* Bytes of the character at s if a terminal would obey it (controls, line separators, bidi marks), 0 if it shows it. */
 static size_t invisible(const unsigned char *s, size_t n, unsigned *code)
 {
     *code = s[0];
@@ -76,7 +79,8 @@ char *safetensors_printable(const char *text, size_t length, char out[SAFETENSOR
 }
 
 /* Writes `PATH: tensor "NAME": sentence` into st->error; t may be NULL. */
-__attribute__((format(printf, 3, 4))) static int fail(SafetensorsFile *st, const SafetensorsTensor *t, const char *fmt, ...)
+__attribute__((format(printf, 3, 4)))
+static int fail(SafetensorsFile *st, const SafetensorsTensor *t, const char *fmt, ...)
 {
     const char *path = t && t->file ? t->file->path : st->path;
     char text[SAFETENSORS_PRINTABLE];
@@ -110,9 +114,9 @@ static const struct {
     char name[12];
     size_t bits;
 } dtypes[DTYPE_COUNT] = {
-    {"BOOL", 8}, {"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8}, {"I8", 8}, {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8},
-    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16}, {"BF16", 16}, {"I32", 32}, {"U32", 32},
-    {"F32", 32}, {"C64", 64}, {"F64", 64}, {"I64", 64}, {"U64", 64},
+    {"BOOL", 8}, {"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8}, {"I8", 8}, {"F8_E5M2", 8}, {"F8_E4M3", 8},
+    {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16}, {"BF16", 16},
+    {"I32", 32}, {"U32", 32}, {"F32", 32}, {"C64", 64}, {"F64", 64}, {"I64", 64}, {"U64", 64},
 };
 
 const char *dtype_name(Dtype dtype)
@@ -135,9 +139,11 @@ int dtype_parse(const char *text, size_t length, Dtype *dtype)
     return -1;
 }
 
-static bool is_computable(Dtype dtype)
+static int check_computable(SafetensorsFile *st, const SafetensorsTensor *t)
 {
-    return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32 || dtype == DTYPE_F64;
+    if (t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_F32 || t->dtype == DTYPE_F64)
+        return 0;
+    return fail(st, t, "is %s; only BF16, F16, F32 and F64 can be computed with", dtype_name(t->dtype));
 }
 
 /* ---- look-up by name --------------------------------------------------------------------------------------------- */
@@ -194,8 +200,8 @@ static bool add_tensor(SafetensorsFile *st, const SafetensorsTensor *t)
 
 /* ---- the header's entries ---------------------------------------------------------------------------------------- */
 
-/* The value of `name` in a tensor's entry, or NULL if it is missing or there twice. The reference library also takes an entry
- * that is the array [dtype, shape, data_offsets]. */
+/* The value of `name` in a tensor's entry, or NULL if it is missing or there twice. The reference library also takes an
+ * entry that is the array [dtype, shape, data_offsets]. */
 static const JsonValue *entry_value(const JsonValue *entry, const char *name, size_t index)
 {
     const JsonValue *found = NULL, *v = entry->child;
@@ -229,19 +235,22 @@ static int read_dtype(SafetensorsFile *st, SafetensorsTensor *t, const JsonValue
 }
 
 /* An array of sizes: whole numbers from 0 to 2^64-1, written as such. 8.0, 8e0 and -0 are none. */
-static int read_sizes(SafetensorsFile *st, const SafetensorsTensor *t, const char *what, const JsonValue *array, uint64_t *out)
+static int read_sizes(SafetensorsFile *st, const SafetensorsTensor *t, const char *what, const JsonValue *array,
+                      uint64_t *out)
 {
-    char shown[SAFETENSORS_PRINTABLE];
+    char shown[SAFETENSORS_PRINTABLE] = "no number";
     if (array->type != JSON_ARRAY)
         return fail(st, t, "%s must be an array", what);
     for (const JsonValue *v = array->child; v; v = v->next)
-        if (json_u64(v, out++) != 0)
-            return fail(st, t, "%s must hold whole numbers from 0 to 2^64-1, found %s", what,
-                        v->type == JSON_INTEGER || v->type == JSON_REAL ? safetensors_printable(v->text, v->length, shown) : "no number");
+        if (json_u64(v, out++) != 0) {
+            if (v->type == JSON_INTEGER || v->type == JSON_REAL)
+                safetensors_printable(v->text, v->length, shown);
+            return fail(st, t, "%s must hold whole numbers from 0 to 2^64-1, found %s", what, shown);
+        }
     return 0;
 }
 
-/* An entry of the header into t; shape has room for its shape. Whether the values fit together is not looked at here. */
+/* An entry of the header into t; shape has room for its shape. Whether the values agree is not looked at here. */
 static int read_tensor(SafetensorsFile *st, const JsonValue *entry, uint64_t *shape, SafetensorsTensor *t)
 {
     static const char *const names[3] = {"dtype", "shape", "data_offsets"};
@@ -271,7 +280,8 @@ static int check_metadata(SafetensorsFile *st, const JsonValue *metadata)
         return fail(st, NULL, "__metadata__ must be an object");
     for (const JsonValue *v = metadata->child; v; v = v->next)
         if (v->type != JSON_STRING)
-            return fail(st, NULL, "__metadata__ must map text to text; \"%s\" is none", safetensors_printable(v->key, v->key_length, shown));
+            return fail(st, NULL, "__metadata__ must map text to text; \"%s\" is none",
+                        safetensors_printable(v->key, v->key_length, shown));
     return 0;
 }
 
@@ -279,7 +289,8 @@ static int check_metadata(SafetensorsFile *st, const JsonValue *metadata)
 static int read_tensors(SafetensorsFile *st)
 {
     const JsonValue *metadata = NULL;
-    uint64_t *shape = st->shapes = malloc((st->header_len / 2 + 1) * sizeof *shape); /* a number and a comma are two bytes */
+    /* a number and a comma are two bytes */
+    uint64_t *shape = st->shapes = malloc((st->header_len / 2 + 1) * sizeof *shape);
     if (!shape)
         return fail(st, NULL, "not enough memory for a header of %zu bytes", st->header_len);
     if (allocate_tensors(st, st->header->length) != 0)
@@ -304,13 +315,6 @@ static int read_tensors(SafetensorsFile *st)
 
 /* ---- validation -------------------------------------------------------------------------------------------------- */
 
-/* False if the product does not fit. */
-static bool multiply(uint64_t a, uint64_t b, uint64_t *product)
-{
-    *product = a * b;
-    return a == 0 || *product / a == b;
-}
-
 /* data_offsets must be in order, and as far apart as dtype and shape need. */
 static int check_tensor(SafetensorsFile *st, SafetensorsTensor *t)
 {
@@ -319,17 +323,18 @@ static int check_tensor(SafetensorsFile *st, SafetensorsTensor *t)
     char shape[SHAPE_TEXT];
     if (end < t->offset)
         return fail(st, t, "data_offsets [%" PRIu64 ", %" PRIu64 ") end before they begin", t->offset, end);
-    bool fits = true;
+    bool overflow = false;
     t->elements = 1;
-    for (size_t i = 0; i < t->rank && fits; i++)
-        fits = multiply(t->elements, t->shape[i], &t->elements);
-    if (!fits || !multiply(t->elements, dtype_bits(t->dtype), &bits))
+    for (size_t i = 0; i < t->rank && !overflow; i++) /* in this order: [0,2^63,2] fits, [2^63,2,0] does not */
+        overflow = __builtin_mul_overflow(t->elements, t->shape[i], &t->elements);
+    if (overflow || __builtin_mul_overflow(t->elements, (uint64_t)dtype_bits(t->dtype), &bits))
         return fail(st, t, "the size of %s %s does not fit 64 bits", dtype, shape_text(t->shape, t->rank, shape));
     if (bits % 8 != 0)
-        return fail(st, t, "%s %s takes %" PRIu64 " bits, which are no whole bytes", dtype, shape_text(t->shape, t->rank, shape), bits);
+        return fail(st, t, "%s %s takes %" PRIu64 " bits, which are no whole bytes", dtype,
+                    shape_text(t->shape, t->rank, shape), bits);
     if (bits / 8 != t->length)
-        return fail(st, t, "data_offsets [%" PRIu64 ", %" PRIu64 ") hold %" PRIu64 " bytes, but %s %s needs %" PRIu64, t->offset, end,
-                    t->length, dtype, shape_text(t->shape, t->rank, shape), bits / 8);
+        return fail(st, t, "data_offsets [%" PRIu64 ", %" PRIu64 ") hold %" PRIu64 " bytes, but %s %s needs %" PRIu64,
+                    t->offset, end, t->length, dtype, shape_text(t->shape, t->rank, shape), bits / 8);
     return 0;
 }
 
@@ -370,15 +375,17 @@ static int check_cover(SafetensorsFile *st)
             return -1;
         bool hole = t->offset > end;
         if (t->offset != end)
-            return fail(st, t, "starts at byte %" PRIu64 " of the data, but what comes before it ends at %" PRIu64 ": %s of %" PRIu64
-                        "%s", t->offset, end, hole ? "a hole" : "an overlap", hole ? t->offset - end : end - t->offset, again);
+            return fail(st, t, "starts at byte %" PRIu64 " of the data, but what comes before it ends at %" PRIu64
+                        ": %s of %" PRIu64 "%s", t->offset, end, hole ? "a hole" : "an overlap",
+                        hole ? t->offset - end : end - t->offset, again);
         end += t->length;
     }
-    uint64_t more = end > st->data_size ? end - st->data_size : st->data_size - end;
+    bool cut = end > st->data_size;
+    uint64_t more = cut ? end - st->data_size : st->data_size - end;
     if (more > 0)
-        return fail(st, NULL, "%" PRIu64 " byte%s %s: the file has %zu, its header asks for 8 + %zu + %" PRIu64 "%s", more,
-                    more == 1 ? "" : "s", end > st->data_size ? "missing at the end" : "too many", st->mapped_size, st->header_len,
-                    end, again);
+        return fail(st, NULL, "%" PRIu64 " byte%s %s: the file has %zu, its header asks for 8 + %zu + %" PRIu64 "%s",
+                    more, more == 1 ? "" : "s", cut ? "missing at the end" : "too many", st->mapped_size,
+                    st->header_len, end, again);
     return 0;
 }
 
@@ -392,15 +399,6 @@ uint64_t read_u64_le(const unsigned char *p)
     return value;
 }
 
-static void want_huge_pages(void *memory, size_t size)
-{
-#ifdef MADV_HUGEPAGE
-    madvise(memory, size, MADV_HUGEPAGE);
-#else
-    (void)memory, (void)size;
-#endif
-}
-
 /* With read_into_memory the mapping is anonymous memory, filled here; else the system reads what is touched. */
 static int read_part(SafetensorsFile *st, size_t begin, size_t end)
 {
@@ -410,7 +408,7 @@ static int read_part(SafetensorsFile *st, size_t begin, size_t end)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return fail(st, NULL, "cannot read byte %zu: %s", begin, n < 0 ? strerror(errno) : "the file has become shorter");
+            return fail(st, NULL, "cannot read byte %zu: %s", begin, n ? strerror(errno) : "the file became shorter");
         begin += (size_t)n;
         if (st->progress)
             st->progress(st->progress_context, begin, st->mapped_size);
@@ -427,8 +425,8 @@ static int map_file(SafetensorsFile *st)
     if (!S_ISREG(info.st_mode))
         return fail(st, NULL, "is %s", S_ISDIR(info.st_mode) ? "a folder, not a file" : "no regular file");
     if (info.st_size < 8)
-        return fail(st, NULL, "%d byte%s missing: the file has %d, and the length of the header alone takes 8", 8 - (int)info.st_size,
-                    info.st_size == 7 ? "" : "s", (int)info.st_size);
+        return fail(st, NULL, "%d byte%s missing: the file has %d, and the length of the header alone takes 8",
+                    8 - (int)info.st_size, info.st_size == 7 ? "" : "s", (int)info.st_size);
     size_t size = st->mapped_size = (size_t)info.st_size;
     void *mapped = st->read_into_memory ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                                         : mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -436,7 +434,7 @@ static int map_file(SafetensorsFile *st)
         return fail(st, NULL, "cannot map %zu bytes: %s", size, strerror(errno));
     st->mapped = mapped;
     if (st->read_into_memory)
-        want_huge_pages(mapped, size);
+        madvise(mapped, size, MADV_HUGEPAGE);
     return read_part(st, 0, 8);
 }
 
@@ -445,10 +443,11 @@ static int read_header(SafetensorsFile *st)
 {
     uint64_t length = read_u64_le(st->mapped), room = st->mapped_size - 8;
     if (length > MAX_HEADER)
-        return fail(st, NULL, "the first 8 bytes announce a header of %" PRIu64 " bytes, but at most %d are allowed", length, MAX_HEADER);
+        return fail(st, NULL, "the first 8 bytes announce a header of %" PRIu64 " bytes, but at most %d are allowed",
+                    length, MAX_HEADER);
     if (length > room)
-        return fail(st, NULL, "%" PRIu64 " byte%s missing at the end: the file has %zu, its header alone takes 8 + %" PRIu64, length - room,
-                    length - room == 1 ? "" : "s", st->mapped_size, length);
+        return fail(st, NULL, "%" PRIu64 " byte%s missing at the end: the file has %zu, its header alone takes 8 + %"
+                    PRIu64, length - room, length - room == 1 ? "" : "s", st->mapped_size, length);
     st->header_len = (size_t)length;
     st->data = st->mapped + 8 + st->header_len; /* data = mapped + 8 + header_len */
     st->data_size = st->mapped_size - 8 - st->header_len;
@@ -562,8 +561,9 @@ static void widen(float *out, const unsigned char *in, Dtype dtype, size_t n)
         }
 }
 
-/* Gives back the memory of the whole pages in a part of the mapping. They stay in the system's cache of the file and return from
- * there when touched. The page at either end is left: another thread may be reading it, and would bring back much around it. */
+/* Gives back the memory of the whole pages in a part of the mapping. They stay in the system's cache of the file and
+ * return from there when touched. The page at either end is left: another thread may be reading it, and would bring
+ * back much around it. */
 static void release_pages(const SafetensorsFile *st, const unsigned char *data, size_t length)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (size_t)(data - st->mapped);
@@ -600,10 +600,8 @@ static void convert(const SafetensorsTensor *t, float *out, bool release)
 
 static float *load_tensor(SafetensorsFile *st, const SafetensorsTensor *t)
 {
-    if (!is_computable(t->dtype)) {
-        fail(st, t, NOT_COMPUTABLE, dtype_name(t->dtype));
+    if (check_computable(st, t) != 0)
         return NULL;
-    }
     float *out = t->elements < SIZE_MAX / sizeof *out ? malloc((size_t)t->elements * sizeof *out + 1) : NULL;
     if (out)
         convert(t, out, false);
@@ -626,7 +624,7 @@ typedef struct {
     TransformerWeights *w;
     size_t n_layers;
     unsigned char *storage; /* NULL the first time */
-    uint64_t used;          /* bytes of it. No overflow: the files fit the address space, and a number at most doubles */
+    uint64_t used;          /* bytes of it; no overflow: the files fit the address space, a number at most doubles */
     uint64_t done, total;   /* bytes of the files, for the progress */
 } Loader;
 
@@ -637,16 +635,19 @@ static int check_weight(SafetensorsFile *st, const SafetensorsTensor *t, size_t 
     size_t rank = cols ? 2 : 1;
     char here[SHAPE_TEXT], there[SHAPE_TEXT];
     if (t->rank != rank || memcmp(t->shape, asked, rank * sizeof *asked) != 0)
-        return fail(st, t, "is %s, but config.json asks for %s", shape_text(t->shape, t->rank, here), shape_text(asked, rank, there));
-    return is_computable(t->dtype) ? 0 : fail(st, t, NOT_COMPUTABLE, dtype_name(t->dtype));
+        return fail(st, t, "is %s, but config.json asks for %s", shape_text(t->shape, t->rank, here),
+                    shape_text(asked, rank, there));
+    return check_computable(st, t);
 }
 
-/* What becomes of a matrix. In MODE_BF16 it keeps its type in the file, but F64, which matrices don't have, becomes F32. */
+/* What becomes of a matrix. MODE_BF16 keeps the type in the file, but F64, which a Matrix can't have, becomes F32. */
 static WeightType weight_type(WeightMode mode, Dtype dtype, bool in_layer)
 {
     if (mode == MODE_Q8 || mode == MODE_Q4)
         return mode == MODE_Q4 && in_layer ? WEIGHT_Q4 : WEIGHT_Q8;
-    return mode == MODE_F32 ? WEIGHT_F32 : dtype == DTYPE_BF16 ? WEIGHT_BF16 : dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_F32;
+    if (mode == MODE_BF16 && dtype == DTYPE_BF16)
+        return WEIGHT_BF16;
+    return mode == MODE_BF16 && dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_F32;
 }
 
 static int quantise(SafetensorsFile *st, const SafetensorsTensor *t, const Matrix *to, void *place)
@@ -664,8 +665,9 @@ static int quantise(SafetensorsFile *st, const SafetensorsTensor *t, const Matri
     return result == 0 ? 0 : fail(st, t, "row %zu has a NaN or an infinity, which q8 and q4 can't hold", bad_row);
 }
 
-/* One tensor: checked and counted, and the second time brought to its place. Layers of an array of floats follow one another without
- * a gap; whatever else starts at a multiple of 64 bytes. Outside of the layers, layer is -1. Vectors have no cols and no matrix. */
+/* One tensor: checked and counted, and the second time brought to its place. Layers of an array of floats follow one
+ * another without a gap; whatever else starts at a multiple of 64 bytes. Outside of the layers, layer is -1. Vectors
+ * have no cols and no matrix. */
 static int load_weight(Loader *l, const char *name, int layer, size_t rows, size_t cols, float **array, Matrix *matrix)
 {
     SafetensorsTensor t;
@@ -754,28 +756,28 @@ static int allocate_storage(Loader *l)
         return fail(l->st, NULL, "not enough memory: the weights take %" PRIu64 " bytes", l->used);
     l->w->storage = l->storage = storage;
     l->w->storage_size = (size_t)l->used;
-    want_huge_pages(storage, l->w->storage_size);
+    madvise(storage, l->w->storage_size, MADV_HUGEPAGE);
     l->used = 0;
     return 0;
 }
 
-/* Tensor                                              field of TransformerWeights     shape
+/* Tensor                                           field of TransformerWeights  shape
  *
- * model.embed_tokens.weight                           token_embedding_table           [vocab][dim]
- * model.layers.N.input_layernorm.weight               input_layernorm                 [layer][dim]
- * model.layers.N.self_attn.q_proj.weight, .bias       q_proj, q_bias                  [layer][q_dim][dim], [layer][q_dim]
- * model.layers.N.self_attn.k_proj.weight, .bias       k_proj, k_bias                  [layer][kv_dim][dim], [layer][kv_dim]
- * model.layers.N.self_attn.v_proj.weight, .bias       v_proj, v_bias                  [layer][kv_dim][dim], [layer][kv_dim]
- * model.layers.N.self_attn.o_proj.weight              o_proj, which has no bias       [layer][dim][q_dim]
- * model.layers.N.post_attention_layernorm.weight      post_attention_layernorm        [layer][dim]
- * model.layers.N.mlp.gate_proj.weight                 gate_proj                       [layer][hidden][dim]
- * model.layers.N.mlp.up_proj.weight                   up_proj                         [layer][hidden][dim]
- * model.layers.N.mlp.down_proj.weight                 down_proj                       [layer][dim][hidden]
- * model.norm.weight                                   norm                            [dim]
- * lm_head.weight                                      lm_head                         [vocab][dim]
+ * model.embed_tokens.weight                        token_embedding_table        [vocab][dim]
+ * model.layers.N.input_layernorm.weight            input_layernorm              [layer][dim]
+ * model.layers.N.self_attn.q_proj.weight, .bias    q_proj, q_bias               [layer][q_dim][dim], [layer][q_dim]
+ * model.layers.N.self_attn.k_proj.weight, .bias    k_proj, k_bias               [layer][kv_dim][dim], [layer][kv_dim]
+ * model.layers.N.self_attn.v_proj.weight, .bias    v_proj, v_bias               [layer][kv_dim][dim], [layer][kv_dim]
+ * model.layers.N.self_attn.o_proj.weight           o_proj, which has no bias    [layer][dim][q_dim]
+ * model.layers.N.post_attention_layernorm.weight   post_attention_layernorm     [layer][dim]
+ * model.layers.N.mlp.gate_proj.weight              gate_proj                    [layer][hidden][dim]
+ * model.layers.N.mlp.up_proj.weight                up_proj                      [layer][hidden][dim]
+ * model.layers.N.mlp.down_proj.weight              down_proj                    [layer][dim][hidden]
+ * model.norm.weight                                norm                         [dim]
+ * lm_head.weight                                   lm_head                      [vocab][dim]
  *
- * With tie_word_embeddings the head is the embedding, even if there is an lm_head.weight. Each matrix has a Matrix as well, which
- * is all that there is of it in the modes that keep no FP32 copy. */
+ * With tie_word_embeddings the head is the embedding, even if there is an lm_head.weight. Each matrix has a Matrix as
+ * well, which is all that there is of it in the modes that keep no FP32 copy. */
 int safetensors_load_weights(SafetensorsFile *st, const Config *cfg, TransformerWeights *w)
 {
     Loader l = {.st = st, .w = w, .n_layers = cfg->n_layers};

@@ -9,7 +9,7 @@
  *
  * In order of offset the tensors follow one another from the first byte of the data to the last, without a hole.
  *
- * safetensors_open() checks all of that before it returns, and accepts and rejects exactly what the reference library does.
+ * safetensors_open() checks all of that before it returns, and accepts exactly what the reference library accepts.
  * The functions return -1 or NULL on failure and leave one sentence in st->error.
  */
 #ifndef SAFETENSORS_H
@@ -20,15 +20,15 @@
 
 typedef enum {
     DTYPE_BOOL, DTYPE_F4, DTYPE_F6_E2M3, DTYPE_F6_E3M2, DTYPE_U8, DTYPE_I8, DTYPE_F8_E5M2, DTYPE_F8_E4M3, DTYPE_F8_E8M0,
-    DTYPE_F8_E4M3FNUZ, DTYPE_F8_E5M2FNUZ, DTYPE_I16, DTYPE_U16, DTYPE_F16, DTYPE_BF16, DTYPE_I32, DTYPE_U32, DTYPE_F32, DTYPE_C64,
-    DTYPE_F64, DTYPE_I64, DTYPE_U64, DTYPE_COUNT
+    DTYPE_F8_E4M3FNUZ, DTYPE_F8_E5M2FNUZ, DTYPE_I16, DTYPE_U16, DTYPE_F16, DTYPE_BF16, DTYPE_I32, DTYPE_U32, DTYPE_F32,
+    DTYPE_C64, DTYPE_F64, DTYPE_I64, DTYPE_U64, DTYPE_COUNT
 } Dtype;
 
 const char *dtype_name(Dtype dtype);   /* as in the file: "BF16" */
 size_t dtype_bits(Dtype dtype);        /* bits of one element; 4 and 6 are below a byte */
 int dtype_parse(const char *text, size_t length, Dtype *dtype);
 
-/* A name or path for a message: what a terminal would obey is escaped (\n, \x1b, \u{202e}), of long text the end is left. */
+/* A name or path for a message: what a terminal would obey is escaped (\n, \x1b, \u{202e}); of long text, the end. */
 #define SAFETENSORS_PRINTABLE 136
 char *safetensors_printable(const char *text, size_t length, char out[SAFETENSORS_PRINTABLE]);
 
@@ -62,14 +62,14 @@ struct SafetensorsFile {
     size_t lookup_size;         /* a power of two */
     uint64_t *shapes;           /* what the tensors' shape pointers point into */
 
-    SafetensorsFile *shards; /* sharded checkpoint: its files, opened by checkpoint.c; then this struct has no data of its own */
+    SafetensorsFile *shards; /* sharded checkpoint: its files, opened by checkpoint.c; this struct then has no data */
     size_t n_shards;
 
     int fd;                   /* of the open file, for reading without mapping; -1 when closed */
     bool read_into_memory;    /* --no-mmap: set before opening */
-    const JsonValue *repeated_names; /* first entry whose name was there before (the last entry of a name counts), or NULL:
-                                        accepted, worth a warning */
-    void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes while loading; may be NULL. Called by one thread */
+    const JsonValue *repeated_names; /* first entry whose name was there before, or NULL: accepted, the last entry of a
+                                        name counts; worth a warning */
+    void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes, while loading; by one thread; or NULL */
     void *progress_context;
     char error[512];
 };
@@ -77,24 +77,24 @@ struct SafetensorsFile {
 /* 8 bytes at any address, least significant first. */
 uint64_t read_u64_le(const unsigned char *p);
 
-/* Maps the file and validates all of it. st: zeroed, but for read_into_memory and progress; it stays where it is until closed, since
- * its tensors point to it. On failure st->error is set and nothing stays open. */
+/* Maps the file and validates all of it. st is zeroed, but for read_into_memory and progress, and stays where it is
+ * until closed: its tensors point to it. On failure st->error is set and nothing stays open. */
 int safetensors_open(const char *path, SafetensorsFile *st);
 void safetensors_close(SafetensorsFile *st); /* also after a failed open, and of a zeroed struct */
 
-/* Makes st, which has shards but no data of its own, look-up and list of all their tensors. -1 if a name is in two shards. */
+/* Gives st, which has shards but no data, the list and look-up of all their tensors. -1 if a name is in two shards. */
 int safetensors_join_shards(SafetensorsFile *st);
 
-/* Looks a tensor up by name in the file, or in all shards: O(1). -1 and st->error if there is none. */
+/* Looks a tensor up by name in the file, or in all shards: O(1). -1 and st->error if there is none. _n: with NUL. */
 int safetensors_find(SafetensorsFile *st, const char *name, SafetensorsTensor *tensor);
-int safetensors_find_n(SafetensorsFile *st, const char *name, size_t name_length, SafetensorsTensor *tensor); /* names with NUL */
+int safetensors_find_n(SafetensorsFile *st, const char *name, size_t name_length, SafetensorsTensor *tensor);
 const unsigned char *safetensors_data(const SafetensorsTensor *tensor); /* its first byte, at any alignment */
 
 /* The whole tensor as fresh float32 (to be freed): BF16, F16, F32, F64 (rounded). Other types are refused by name. */
 float *safetensors_load_float(SafetensorsFile *st, const char *name);
 
-/* Fills w (zeroed but for w->mode) from st as cfg says; every shape is checked against cfg before anything is allocated.
- * Matrices of MODE_BF16 stay views into st, which must outlive w. */
+/* Fills w (zeroed but for w->mode) from st as cfg says; every shape is checked against cfg before anything is
+ * allocated, and on failure w is left zeroed. Matrices of MODE_BF16 stay views into st, which must outlive w. */
 int safetensors_load_weights(SafetensorsFile *st, const Config *cfg, TransformerWeights *w);
 void safetensors_free_weights(TransformerWeights *w);
 

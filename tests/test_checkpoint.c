@@ -1,5 +1,5 @@
-/* checkpoint.c: what a model argument means, shards and their index, the Hugging Face cache, the default model, and what is said
- * of files that are something else. */
+/* checkpoint.c: what a model argument means, shards and their index, the Hugging Face cache, the default model, and
+ * what is said of files that are something else. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -67,8 +67,9 @@ static void put_tensors(const char *path, const char *names)
     char header[1000] = "{", file[1100];
     size_t used = 1, n = strlen(names);
     for (size_t i = 0; i < n; i++)
-        used += (size_t)snprintf(header + used, sizeof header - used, "%s\"%c\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}",
-                                 i ? "," : "", names[i], i, i + 1);
+        used += (size_t)snprintf(header + used, sizeof header - used,
+                                 "%s\"%c\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}", i ? "," : "",
+                                 names[i], i, i + 1);
     used += (size_t)snprintf(header + used, sizeof header - used, "}");
     memset(file, 0, 8);
     file[0] = (char)(used & 255);
@@ -104,10 +105,12 @@ static void opens(const char *model, const char *tensors, const char *directory,
             found[i] = (char)*safetensors_data(checkpoint_tensor(&c, i));
         check(strcmp(found, tensors) == 0, "%s: tensors %s instead of %s", model, found, tensors);
         check(strcmp(c.directory, directory) == 0, "%s: folder %s", model, c.directory);
-        check(c.from_directory == from_directory && !c.index_path == !index && strcmp(c.argument, model) == 0, "%s: kind", model);
+        check(c.from_directory == from_directory && !c.index_path == !index && strcmp(c.argument, model) == 0,
+              "%s: kind", model);
         for (const char *name = tensors; *name; name++) {
             SafetensorsTensor t;
-            check(safetensors_find_n(&c.st, name, 1, &t) == 0 && *safetensors_data(&t) == (unsigned char)*name, "%s: %c", model, *name);
+            check(safetensors_find_n(&c.st, name, 1, &t) == 0 && *safetensors_data(&t) == (unsigned char)*name,
+                  "%s: %c", model, *name);
         }
         checkpoint_close(&c);
         checkpoint_close(&c);
@@ -124,7 +127,8 @@ static void refuses(const char *model, const char *want)
     char err[512] = "";
     int result = checkpoint_open(&c, model, false, err);
     check(result != 0 && strstr(err, want), "%.200s: '%s' instead of '%s'", model, err, want);
-    check(!c.argument && !c.directory && !c.index_path && !c.st.mapped && !c.st.shards, "%.200s: something stays open", model);
+    check(!c.argument && !c.directory && !c.index_path && !c.st.mapped && !c.st.shards, "%.200s: something stays open",
+          model);
     checkpoint_close(&c);
 }
 
@@ -150,7 +154,8 @@ static void test_arguments(void)
     opens("../one//", "abc", "../one//", true, false);
     if (chdir(home) != 0)
         die("chdir");
-    if (symlink(at("one/model.safetensors"), at("link.safetensors")) != 0 || symlink("nowhere", at("one/broken.safetensors")) != 0)
+    if (symlink(at("one/model.safetensors"), at("link.safetensors")) != 0
+        || symlink("nowhere", at("one/broken.safetensors")) != 0)
         die("symlink");
     opens(at("link.safetensors"), "abc", root, false, false);
     refuses(at("one/broken.safetensors"), "is a link to a file that is not there; ./download.sh fetches it");
@@ -179,7 +184,7 @@ static void test_long_paths(void)
         snprintf(path + used, sizeof path - used, "/%s", piece);
     }
     make_folders(path);
-    char file[5100];
+    char file[6000];
     snprintf(file, sizeof file, "%s/model.safetensors", path);
     put_tensors(file, "l");
     opens(path, "l", path, true, false);
@@ -193,11 +198,13 @@ static void test_long_paths(void)
 static void test_folders_without_weights(void)
 {
     make_folders(at("empty"));
-    refuses(at("empty"), "has neither model.safetensors nor model.safetensors.index.json; ./download.sh fetches a model");
+    refuses(at("empty"),
+            "has neither model.safetensors nor model.safetensors.index.json; ./download.sh fetches a model");
     put_text(at("empty/config.json"), "{}");
     refuses(at("empty"), "has neither");
     put_text(at("empty/pytorch_model.bin"), "");
-    refuses(at("empty"), "has no model.safetensors, but pytorch_model.bin: a PyTorch checkpoint, which run does not read");
+    refuses(at("empty"),
+            "has no model.safetensors, but pytorch_model.bin: a PyTorch checkpoint, which run does not read");
     put_text(at("empty/b.gguf"), "");
     put_text(at("empty/a.gguf"), "");
     refuses(at("empty"), "but a.gguf: a GGUF file, which is for llama.cpp: ./download.sh");
@@ -232,7 +239,8 @@ static void test_shards(void)
     opens("model.safetensors.index.json", "bacd", ".", true, true);
     if (chdir(home) != 0)
         die("chdir");
-    put_index("two", "{\"a\":\"m-1\",\"c\":\"m-2\"}"); /* shards may hold more than the index says, as in transformers */
+    /* shards may hold more than the index says, as in transformers */
+    put_index("two", "{\"a\":\"m-1\",\"c\":\"m-2\"}");
     opens(at("two"), "bacd", at("two"), true, true);
     put_index("two", "{\"a\":\"m-1\"}");
     opens(at("two"), "ba", at("two"), true, true);
@@ -243,14 +251,16 @@ static void test_shards(void)
     put_index("two", "{\"a\":\"m-1\",\"e\\u001b\":\"m-1\"}");
     refuses(at("two"), "tensor \"e\\x1b\" is not in m-1");
     put_index("two", "{\"a\":\"m-1\",\"x\":\"m-3\",\"y\":\"m-3\"}");
-    refuses(at("two"), "model.safetensors.index.json: its shard m-3 is missing, with 2 tensors (\"x\" ...); ./download.sh fetches it");
+    refuses(at("two"), "model.safetensors.index.json: its shard m-3 is missing, with 2 tensors (\"x\" ...); "
+                       "./download.sh fetches it");
     put_index("two", "{\"a\":\"m-1\",\"y\":\"m-3\"}");
     refuses(at("two"), "is missing, with 1 tensor (\"y\");");
     put_tensors(at("two/m-3"), "ax");
     put_index("two", "{\"a\":\"m-1\",\"x\":\"m-3\"}");
     refuses(at("two"), "m-3: tensor \"a\": is also in ");
     put_text(at("two/m-3"), "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3968658944\n");
-    refuses(at("two"), "m-3 is a Git LFS pointer, not the file itself; get that with git lfs pull or ./download.sh; the real file has 3968658944 bytes");
+    refuses(at("two"), "m-3 is a Git LFS pointer, not the file itself; get that with git lfs pull or ./download.sh; "
+                       "the real file has 3968658944 bytes");
     put_tensors(at("two/m-3"), "xyz");
     check(truncate(at("two/m-3"), 100) == 0, "truncate");
     refuses(at("two"), "bytes missing at the end: the file has 100");
@@ -261,7 +271,8 @@ static void test_shards(void)
 
 static void test_shard_names(void)
 {
-    static const char *const names[] = {"../x", "/etc/passwd", "a/../../x", "..\\\\x", "..", ".", "", "m\\u0000", "sub/m"};
+    static const char *const names[] = {"../x", "/etc/passwd", "a/../../x", "..\\\\x", "..", ".", "", "m\\u0000",
+                                        "sub/m"};
     make_folders(at("names/sub"));
     put_tensors(at("names/sub/m"), "a");
     put_tensors(at("x"), "a");
@@ -406,33 +417,41 @@ static void test_wrong_files(void)
 #define B(text) text, sizeof text - 1
         {B(""), "is empty; ./download.sh"},
         {B("version https://git-lfs.github.com/spec/v1\noid sha256:fdf7\nsize 988097824\n"),
-         "is a Git LFS pointer, not the file itself; get that with git lfs pull or ./download.sh; the real file has 988097824 bytes"},
+         "is a Git LFS pointer, not the file itself; get that with git lfs pull or ./download.sh; the real file has "
+         "988097824 bytes"},
         {B("version https://git-lfs.github.com/spec/v1\n"), "get that with git lfs pull or ./download.sh"},
-        {B("<!DOCTYPE html>\n<html><body>Sign in</body>"), "is an HTML page that was saved under this name; ./download.sh fetches it"},
+        {B("<!DOCTYPE html>\n<html><body>Sign in</body>"),
+         "is an HTML page that was saved under this name; ./download.sh fetches it"},
         {B("\n\n  <HTML lang=en>"), "is an HTML page"},
         {B("\xef\xbb\xbf<!doctype HTML>"), "is an HTML page"},
-        {B("Entry not found"), "is \"Entry not found\", a server's message that was saved under this name; ./download.sh fetches it"},
+        {B("Entry not found"),
+         "is \"Entry not found\", a server's message that was saved under this name; ./download.sh fetches it"},
         {B("Repository not found"), "is \"Repository not found\", a server's message"},
         {B("Invalid rev id: main"), "is \"Invalid rev id\", a server's message"},
         {B("Invalid username or password."), "a server's message"},
         {B("Access to model X is restricted. You must have access"), "a server's message"},
         {B("{\"error\":\"Invalid username or password.\"}"), "is a JSON text, most likely a server's message"},
-        {B("{\"metadata\":{},\"weight_map\":{\"a\":\"b\"}}"), "is an index of shards; its name should end in .index.json"},
-        {B("<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code>"), "is an XML text, most likely a server's message"},
+        {B("{\"metadata\":{},\"weight_map\":{\"a\":\"b\"}}"),
+         "is an index of shards; its name should end in .index.json"},
+        {B("<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code>"),
+         "is an XML text, most likely a server's message"},
         {B("\x1f\x8b\x08\0\0\0\0\0\0\3"), "is compressed with gzip; unpack it with gunzip"},
         {B("\x28\xb5\x2f\xfd\4\0\0\0\0"), "is compressed with zstd"},
         {B("\xfd" "7zXZ\0\0\0\0"), "is compressed with xz"},
         {B("BZh91AY&SY"), "is compressed with bzip2"},
-        {B("PK\3\4\0\0\0\0\0\0archive/data.pkl"), "is a zip archive, most likely a PyTorch checkpoint (.bin, .pt); run reads safetensors only: ./download.sh"},
+        {B("PK\3\4\0\0\0\0\0\0archive/data.pkl"), "is a zip archive, most likely a PyTorch checkpoint (.bin, .pt); run "
+                                                  "reads safetensors only: ./download.sh"},
         {B("\x80\2}q\0(X\1\0\0\0"), "is a Python pickle, most likely a PyTorch checkpoint"},
         {B("\x80\4\x95\0\0\0\0\0\0\0\0"), "is a Python pickle"},
         {B("GGUF\3\0\0\0\0\0\0\0"), "is a GGUF file, which is for llama.cpp"},
         {B("\x89HDF\r\n\x1a\n\0\0\0"), "is an HDF5 file (TensorFlow, Keras)"},
-        {B("\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"), "is full of zeros, as a download that was cut short leaves them"},
+        {B("\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"),
+         "is full of zeros, as a download that was cut short leaves them"},
         {B("# Qwen2.5\n\nIntroduction"), "is a text, not a safetensors file; ./download.sh fetches it"},
         {B("x"), "is a text, not a safetensors file"},
         /* what may be a damaged safetensors file keeps its own message */
-        {B("\2\0\0\0\0\0\0\0{"), "1 byte missing at the end: the file has 9, its header alone takes 8 + 2; ./download.sh mends a download that was cut short"},
+        {B("\2\0\0\0\0\0\0\0{"), "1 byte missing at the end: the file has 9, its header alone takes 8 + 2; "
+                                 "./download.sh mends a download that was cut short"},
         {B("\2\0\0\0\0\0\0\0{}\0"), "1 byte too many"},
         {B("\4\0\0\0\0\0\0\0{}\0\0"), "the header is padded with NUL bytes; only spaces are allowed"},
         {B("\x7b\0\0\0\0\0\0\0{}"), "121 bytes missing at the end"}, /* the length's first byte is a { */
@@ -449,7 +468,8 @@ static void test_wrong_files(void)
     memcpy(tar + 257, "ustar", 5);
     put_bytes(at("w.safetensors"), tar, sizeof tar);
     refuses(at("w.safetensors"), "is a tar archive");
-    check(!checkpoint_describe_wrong_file((const unsigned char *)"\x30\0\0\0\0\0\0\0{\"a\":", 13, 13), "nothing to say of a safetensors file");
+    check(!checkpoint_describe_wrong_file((const unsigned char *)"\x30\0\0\0\0\0\0\0{\"a\":", 13, 13),
+          "nothing to say of a safetensors file");
 }
 
 /* ---- reading files ---- */
@@ -462,10 +482,13 @@ static void test_reading(void)
     char *text = checkpoint_read_file(at("r"), 4, &length, err);
     check(text && length == 4 && memcmp(text, "a\0b\n", 5) == 0, "%s", err);
     free(text);
-    check(!checkpoint_read_file(at("r"), 3, &length, err) && strstr(err, "/r has 4 bytes; more than 3 are not read"), "%s", err);
+    check(!checkpoint_read_file(at("r"), 3, &length, err) && strstr(err, "/r has 4 bytes; more than 3 are not read"),
+          "%s", err);
     check(!checkpoint_read_file(at("none"), 9, &length, err) && strstr(err, "/none: No such file"), "%s", err);
     check(!checkpoint_read_file(root, 9, &length, err) && strstr(err, "is a folder"), "%s", err);
-    check(mkfifo(at("fifo"), 0600) == 0 && !checkpoint_read_file(at("fifo"), 9, &length, err) && strstr(err, "is no regular file"), "%s", err);
+    check(mkfifo(at("fifo"), 0600) == 0 && !checkpoint_read_file(at("fifo"), 9, &length, err)
+              && strstr(err, "is no regular file"),
+          "%s", err);
     put_bytes(at("r"), "", 0);
     text = checkpoint_read_file(at("r"), 0, &length, err);
     check(text && length == 0 && !*text, "an empty file: %s", err);
@@ -474,11 +497,16 @@ static void test_reading(void)
     Checkpoint c;
     Config config;
     check(checkpoint_open(&c, at("one"), false, err) == 0, "%s", err);
-    check(checkpoint_read_config(&c, &config, err) != 0 && strstr(err, "/config.json is missing, which tells the model's sizes; ./download.sh"), "%s", err);
+    check(checkpoint_read_config(&c, &config, err) != 0
+              && strstr(err, "/config.json is missing, which tells the model's sizes; ./download.sh"),
+          "%s", err);
     put_text(at("one/config.json"), "{\"architectures\":[\"LlamaForCausalLM\"]}");
-    check(checkpoint_read_config(&c, &config, err) != 0 && strstr(err, "/config.json") && strstr(err, "LlamaForCausalLM"), "%s", err);
+    check(checkpoint_read_config(&c, &config, err) != 0 && strstr(err, "/config.json")
+              && strstr(err, "LlamaForCausalLM"),
+          "%s", err);
     checkpoint_close(&c);
-    check(checkpoint_open(&c, "tests/demo", false, err) == 0 && checkpoint_read_config(&c, &config, err) == 0, "%s", err);
+    check(checkpoint_open(&c, "tests/demo", false, err) == 0 && checkpoint_read_config(&c, &config, err) == 0, "%s",
+          err);
     check(config.dim > 0 && config.n_layers > 0, "the demo model's config.json");
     config_free(&config);
     checkpoint_close(&c);
@@ -486,7 +514,8 @@ static void test_reading(void)
 
 /* ---- the default model ---- */
 
-/* What checkpoint_default() says in a copy of this program at `program`, started in `folder`: run with an environment variable. */
+/* What checkpoint_default() says in a copy of this program at `program`, started in `folder`: run with an environment
+ * variable. */
 static void default_is(const char *program, const char *folder, const char *want)
 {
     int ends[2];
@@ -535,7 +564,8 @@ static void test_default(void)
     char real[4096], want[4200];
     if (!realpath(root, real))
         die("realpath");
-    default_is(at("p/bin/run"), at("away"), "none there is no model.safetensors here, and no demo model beside the program; ./download.sh");
+    default_is(at("p/bin/run"), at("away"),
+               "none there is no model.safetensors here, and no demo model beside the program; ./download.sh");
     make_folders(at("p/share/run/demo"));
     put_tensors(at("p/share/run/demo/model.safetensors"), "d");
     snprintf(want, sizeof want, "demo %s/p/bin/../share/run/demo\n", real);
@@ -566,7 +596,8 @@ static void test_golden(const char *golden)
     check(safetensors_load_weights(&c.st, &config, &w) == 0, "%s", c.st.error);
     for (size_t i = 1; i < checkpoint_tensor_count(&c); i++) {
         const SafetensorsTensor *a = checkpoint_tensor(&c, i - 1), *b = checkpoint_tensor(&c, i);
-        check(a->file == b->file ? a->offset <= b->offset : strcmp(a->file->path, b->file->path) < 0, "order of shard and offset");
+        check(a->file == b->file ? a->offset <= b->offset : strcmp(a->file->path, b->file->path) < 0,
+              "order of shard and offset");
     }
     safetensors_free_weights(&w);
     config_free(&config);

@@ -1,5 +1,5 @@
-/* safetensors.c: what it accepts, what it says to what it refuses, look-up, numbers, big files, and the weights of a model. Verdicts
- * are those of the reference library (safetensors 0.8.0), numbers come from first principles. */
+/* safetensors.c: what it accepts, what it says to what it refuses, look-up, numbers, big files, and the weights of a
+ * model. Verdicts are those of the reference library (safetensors 0.8.0), numbers come from first principles. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -32,7 +32,8 @@ static void put_u64(unsigned char *p, uint64_t value)
 }
 
 /* announced bytes of header, the header, and n bytes of data: 0, 1, 2 ... when data is NULL. */
-static void write_file(const char *name, const char *header, size_t length, uint64_t announced, const void *data, size_t n)
+static void write_file(const char *name, const char *header, size_t length, uint64_t announced, const void *data,
+                       size_t n)
 {
     unsigned char first[8];
     unlink(name); /* some file systems write a file out at once when it is truncated and written again */
@@ -69,7 +70,8 @@ static int open_files(void)
 /* ---- verdicts ---- */
 
 #define A "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}"
-#define ENTRY(name, dtype, shape, offsets) "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+#define ENTRY(name, dtype, shape, offsets)                                                                             \
+    "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 #define WITH(extra) "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]," extra "}}"
 #define SHAPE(shape) "{" ENTRY("a", "F32", shape, "[0,8]") "}"
 #define OFFSETS(offsets) "{" ENTRY("a", "F32", "[2]", offsets) "}"
@@ -170,7 +172,8 @@ static const struct {
     {OFFSETS("[9223372036854775808,9223372036854775816]"), 8, "a hole of 9223372036854775808"},
     /* several tensors */
     {"{" ENTRY("b", "U8", "[3]", "[2,5]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 5, NULL},
-    {"{" ENTRY("b", "U8", "[3]", "[3,6]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 6, "tensor \"b\": starts at byte 3"},
+    {"{" ENTRY("b", "U8", "[3]", "[3,6]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 6,
+     "tensor \"b\": starts at byte 3"},
     {"{" ENTRY("b", "U8", "[3]", "[1,4]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 4, "an overlap of 1"},
     {"{" ENTRY("b", "U8", "[2]", "[0,2]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 2, "an overlap of 2"},
     {"{" ENTRY("b", "U8", "[1]", "[1,2]") "," ENTRY("a", "U8", "[4]", "[0,4]") "}", 4, "an overlap of 3"},
@@ -178,7 +181,8 @@ static const struct {
     {"{" ENTRY("a", "U8", "[2]", "[0,2]") "," ENTRY("z", "F32", "[0]", "[0,0]") "}", 2, NULL},
     {"{" ENTRY("z", "F32", "[0,3]", "[2,2]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 2, NULL},
     {"{" ENTRY("y", "I8", "[0]", "[0,0]") "," ENTRY("z", "F64", "[0]", "[0,0]") "}", 0, NULL},
-    {"{" ENTRY("a", "U8", "[2]", "[0,2]") "," ENTRY("z", "F32", "[0]", "[1,1]") "}", 2, "tensor \"z\": starts at byte 1"},
+    {"{" ENTRY("a", "U8", "[2]", "[0,2]") "," ENTRY("z", "F32", "[0]", "[1,1]") "}", 2,
+     "tensor \"z\": starts at byte 1"},
     {"{" ENTRY("z", "F32", "[0]", "[8,8]") "}", 0, "a hole of 8"},
     {"{" ENTRY("z", "F32", "[0]", "[0,0]") "}", 1, "1 byte too many"},
     /* __metadata__ */
@@ -199,8 +203,10 @@ static const struct {
     {"{" A ",\"\\u0061\":[\"I64\",[1],[0,8]]}", 8, NULL},
     {"{" ENTRY("a", "F32", "[9]", "[9,3]") "," A "}", 8, NULL},
     {"{" ENTRY("a", "X", "[2]", "[0,8]") "," A "}", 8, "unknown dtype \"X\""},
-    {"{" A "," ENTRY("a", "F32", "[2]", "[8,16]") "}", 16, "a hole of 8 (a name is there twice: its last entry counts)"},
-    {"{" ENTRY("a", "F32", "[2]", "[8,16]") "," A "}", 16, "8 bytes too many: the file has 132, its header asks for 8 + 108 + 8 (a name is there twice"},
+    {"{" A "," ENTRY("a", "F32", "[2]", "[8,16]") "}", 16,
+     "a hole of 8 (a name is there twice: its last entry counts)"},
+    {"{" ENTRY("a", "F32", "[2]", "[8,16]") "," A "}", 16,
+     "8 bytes too many: the file has 132, its header asks for 8 + 108 + 8 (a name is there twice"},
     /* names */
     {"{" ENTRY("", "F32", "[2]", "[0,8]") "}", 8, NULL},
     {"{" ENTRY("../../etc/passwd", "F32", "[2]", "[0,8]") "}", 8, NULL},
@@ -210,7 +216,8 @@ static const struct {
     {"{" ENTRY("\\u12", "F32", "[2]", "[0,8]") "}", 8, "no valid JSON"},
     {"{" ENTRY("\t", "F32", "[2]", "[0,8]") "}", 8, "no valid JSON"},
     {"{" ENTRY("\xc0\xaf", "F32", "[2]", "[0,8]") "}", 8, "no valid JSON"},
-    {"{" ENTRY("\\u001b[2J\\n\\u009b\\u202e", "F32", "[3]", "[0,8]") "}", 8, "tensor \"\\x1b[2J\\n\\u{9b}\\u{202e}\": data_offsets"},
+    {"{" ENTRY("\\u001b[2J\\n\\u009b\\u202e", "F32", "[3]", "[0,8]") "}", 8,
+     "tensor \"\\x1b[2J\\n\\u{9b}\\u{202e}\": data_offsets"},
 };
 
 static void test_verdicts(void)
@@ -221,9 +228,10 @@ static void test_verdicts(void)
         const char *want = verdicts[i].refusal;
         check(result == (want ? -1 : 0), "%s: %s", verdicts[i].header, st.error);
         if (want && result != 0)
-            check(strncmp(st.error, path, strlen(path)) == 0 && strstr(st.error, want), "%s: '%s' instead of '%s'", verdicts[i].header,
-                  st.error, want);
-        check(result == 0 || (!st.mapped && !st.path && !st.header && st.fd < 0), "%s: something stays open", verdicts[i].header);
+            check(strncmp(st.error, path, strlen(path)) == 0 && strstr(st.error, want), "%s: '%s' instead of '%s'",
+                  verdicts[i].header, st.error, want);
+        check(result == 0 || (!st.mapped && !st.path && !st.header && st.fd < 0), "%s: something stays open",
+              verdicts[i].header);
         safetensors_close(&st);
     }
 }
@@ -275,18 +283,21 @@ static void test_lengths(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_file(path, header, strlen(header), cases[i].announced, NULL, 8);
         memset(&st, 0, sizeof st);
-        check(safetensors_open(path, &st) != 0 && strstr(st.error, cases[i].refusal), "%llu: %s", (unsigned long long)cases[i].announced,
-              st.error);
+        check(safetensors_open(path, &st) != 0 && strstr(st.error, cases[i].refusal), "%llu: %s",
+              (unsigned long long)cases[i].announced, st.error);
     }
-    check(open_text_n(&st, "{" A "}\0\0", 56, 8) != 0 && strstr(st.error, "the header is padded with NUL bytes"), "%s", st.error);
+    check(open_text_n(&st, "{" A "}\0\0", 56, 8) != 0 && strstr(st.error, "the header is padded with NUL bytes"), "%s",
+          st.error);
     check(open_text_n(&st, "{" A "}  ", 56, 8) == 0, "padded with spaces: %s", st.error);
-    check(st.header_len == 56 && st.data == st.mapped + 8 + 56 && st.data_size == 8 && st.mapped_size == 72, "the three parts");
+    check(st.header_len == 56 && st.data == st.mapped + 8 + 56 && st.data_size == 8 && st.mapped_size == 72,
+          "the three parts");
     check(memcmp(st.header_json, "{" A "}  ", 57) == 0, "the header's copy ends in NUL");
     safetensors_close(&st);
     for (int size = 0; size < 70; size++) {
         write_file(path, header, strlen(header), strlen(header), NULL, 8);
         memset(&st, 0, sizeof st);
-        check(truncate(path, size) == 0 && safetensors_open(path, &st) != 0 && strstr(st.error, "missing"), "%d bytes: %s", size, st.error);
+        check(truncate(path, size) == 0 && safetensors_open(path, &st) != 0 && strstr(st.error, "missing"),
+              "%d bytes: %s", size, st.error);
     }
 }
 
@@ -309,19 +320,23 @@ static void test_other_files(void)
 {
     SafetensorsFile st = {0};
     int before = open_files();
-    check(safetensors_open("/nonexistent/x.safetensors", &st) != 0 && strstr(st.error, "/nonexistent/x.safetensors: No such file"), "%s",
-          st.error);
+    check(safetensors_open("/nonexistent/x.safetensors", &st) != 0
+              && strstr(st.error, "/nonexistent/x.safetensors: No such file"),
+          "%s", st.error);
     check(safetensors_open(folder, &st) != 0 && strstr(st.error, "is a folder, not a file"), "%s", st.error);
     check(safetensors_open("/dev/null", &st) != 0 && strstr(st.error, "is no regular file"), "%s", st.error);
     char fifo[300];
     snprintf(fifo, sizeof fifo, "%s/fifo", folder);
-    check(mkfifo(fifo, 0600) == 0 && safetensors_open(fifo, &st) != 0 && strstr(st.error, "is no regular file"), "%s", st.error);
+    check(mkfifo(fifo, 0600) == 0 && safetensors_open(fifo, &st) != 0 && strstr(st.error, "is no regular file"), "%s",
+          st.error);
     unlink(fifo);
     char long_path[5000];
     memset(long_path, 'x', sizeof long_path);
     long_path[sizeof long_path - 1] = '\0';
-    check(safetensors_open(long_path, &st) != 0 && strstr(st.error, "...xxx") && strlen(st.error) < 200, "%s", st.error);
-    check(safetensors_open("/tmp/\x1b[2J\n", &st) != 0 && strncmp(st.error, "/tmp/\\x1b[2J\\n: ", 15) == 0, "%s", st.error);
+    check(safetensors_open(long_path, &st) != 0 && strstr(st.error, "...xxx") && strlen(st.error) < 200, "%s",
+          st.error);
+    check(safetensors_open("/tmp/\x1b[2J\n", &st) != 0 && strncmp(st.error, "/tmp/\\x1b[2J\\n: ", 15) == 0, "%s",
+          st.error);
     check(open_files() == before, "a file stays open");
     safetensors_close(&st);
     safetensors_close(&st);
@@ -340,15 +355,18 @@ static void test_printable(void)
         {"a\nb\tc\x7f", "a\\nb\\x09c\\x7f"},
         {"\xc2\x9b\xc2\xa0", "\\u{9b}\xc2\xa0"},
         {"\xe2\x80\xae\xe2\x81\xa6\xe2\x80\xa8\xe2\x80\x8f", "\\u{202e}\\u{2066}\\u{2028}\\u{200f}"},
-        {"\xe2\x80\xa6\xe2\x81\x84\xe2\x82\xac", "\xe2\x80\xa6\xe2\x81\x84\xe2\x82\xac"}, /* ellipsis, fraction slash, euro */
+        {"\xe2\x80\xa6\xe2\x81\x84\xe2\x82\xac",
+         "\xe2\x80\xa6\xe2\x81\x84\xe2\x82\xac"}, /* ellipsis, fraction slash, euro */
     };
     char out[SAFETENSORS_PRINTABLE], text[180];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        check(strcmp(safetensors_printable(cases[i].text, strlen(cases[i].text), out), cases[i].want) == 0, "case %zu: %s", i, out);
+        check(strcmp(safetensors_printable(cases[i].text, strlen(cases[i].text), out), cases[i].want) == 0,
+              "case %zu: %s", i, out);
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = "\xe5\x90\x8d"[i % 3];
     safetensors_printable(text, sizeof text, out);
-    check(strncmp(out, "...\xe5\x90\x8d", 6) == 0 && strlen(out) == 3 + 96, "a long text is cut between characters: %s", out);
+    check(strncmp(out, "...\xe5\x90\x8d", 6) == 0 && strlen(out) == 3 + 96, "a long text is cut between characters: %s",
+          out);
     memset(text, 1, sizeof text);
     check(strlen(safetensors_printable(text, sizeof text, out)) < sizeof out, "many escapes fit");
 }
@@ -359,8 +377,9 @@ static void test_names(void)
 {
     SafetensorsFile st;
     SafetensorsTensor t;
-    check(open_text(&st, "{" ENTRY("a", "U8", "[1]", "[0,1]") "," ENTRY("a\\u0000b", "U8", "[1]", "[1,2]") "," ENTRY("", "U8", "[1]", "[2,3]")
-                         "," ENTRY("a\\u0000", "U8", "[1]", "[3,4]") "}", 4) == 0, "%s", st.error);
+    const char *header = "{" ENTRY("a", "U8", "[1]", "[0,1]") "," ENTRY("a\\u0000b", "U8", "[1]", "[1,2]") ","
+                         ENTRY("", "U8", "[1]", "[2,3]") "," ENTRY("a\\u0000", "U8", "[1]", "[3,4]") "}";
+    check(open_text(&st, header, 4) == 0, "%s", st.error);
     check(safetensors_find(&st, "a", &t) == 0 && t.offset == 0 && *safetensors_data(&t) == 0, "a");
     check(safetensors_find_n(&st, "a\0b", 3, &t) == 0 && t.offset == 1 && t.name_length == 3, "a NUL b");
     check(safetensors_find_n(&st, "a\0", 2, &t) == 0 && t.offset == 3, "a NUL");
@@ -369,9 +388,12 @@ static void test_names(void)
     safetensors_close(&st);
     check(open_text(&st, "{" A "}", 8) == 0 && !st.repeated_names, "no name twice");
     safetensors_close(&st);
-    check(open_text(&st, "{" ENTRY("a", "F64", "[7]", "[3,1]") "," ENTRY("b", "I8", "[8]", "[8,16]") "," A "}", 16) == 0, "%s", st.error);
+    check(open_text(&st, "{" ENTRY("a", "F64", "[7]", "[3,1]") "," ENTRY("b", "I8", "[8]", "[8,16]") "," A "}", 16)
+              == 0,
+          "%s", st.error);
     check(st.repeated_names && json_key_is(st.repeated_names, "a") && st.n_tensors == 2, "the repeated name is told");
-    check(safetensors_find(&st, "a", &t) == 0 && t.dtype == DTYPE_F32 && t.rank == 1 && t.shape[0] == 2, "the last entry counts");
+    check(safetensors_find(&st, "a", &t) == 0 && t.dtype == DTYPE_F32 && t.rank == 1 && t.shape[0] == 2,
+          "the last entry counts");
     safetensors_close(&st);
 }
 
@@ -383,7 +405,8 @@ static void test_many(size_t n, size_t step)
     FILE *f = open_memstream(&header, &length);
     for (size_t i = 0; i < n; i++) {
         size_t at = i * step % n;
-        fprintf(f, "%c\"t.%zu\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}", i ? ',' : '{', i, at, at + 1);
+        fprintf(f, "%c\"t.%zu\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}", i ? ',' : '{', i, at,
+                at + 1);
     }
     fprintf(f, "}");
     fclose(f);
@@ -394,7 +417,8 @@ static void test_many(size_t n, size_t step)
         char name[32];
         SafetensorsTensor t;
         snprintf(name, sizeof name, "t.%zu", i);
-        wrong += safetensors_find(&st, name, &t) != 0 || t.offset != i * step % n || *safetensors_data(&t) != (t.offset & 255);
+        wrong += safetensors_find(&st, name, &t) != 0 || t.offset != i * step % n
+                 || *safetensors_data(&t) != (t.offset & 255);
         wrong += st.tensors[i].offset != i;
     }
     check(wrong == 0, "%zu of %zu tensors are not found where they are", wrong, n);
@@ -408,7 +432,8 @@ static void test_many(size_t n, size_t step)
 static int open_tensor(SafetensorsFile *st, const char *dtype, const char *shape, const void *data, size_t n, int pad)
 {
     char *header;
-    int length = asprintf(&header, "{\"t\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[0,%zu]}}%*s", dtype, shape, n, pad, "");
+    int length = asprintf(&header, "{\"t\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[0,%zu]}}%*s", dtype, shape,
+                          n, pad, "");
     if (length < 0)
         die("asprintf");
     write_file(path, header, (size_t)length, (size_t)length, data, n);
@@ -452,7 +477,8 @@ static void test_16_bits(const char *dtype, bool bf16)
             bool nan = (want & 0x7fffffffu) > 0x7f800000u;
             wrong += nan && !bf16 ? (got | 0x400000u) != (want | 0x400000u) : got != want;
         }
-        check(out && wrong == 0, "%s, data at address %zu mod 2: %zu patterns differ", dtype, (size_t)st.data % 2, wrong);
+        check(out && wrong == 0, "%s, data at address %zu mod 2: %zu patterns differ", dtype, (size_t)st.data % 2,
+              wrong);
         free(out);
         safetensors_close(&st);
     }
@@ -460,10 +486,14 @@ static void test_16_bits(const char *dtype, bool bf16)
 
 static void test_wide_floats(void)
 {
-    static const double values[] = {0, -0.0, 1, 1.0 / 3, 1e-45, 7e-46, 1e300, -1e300, 3.4028235677973366e38, 16777217, 1 + 0x1p-24, 1 + 3 * 0x1p-24,
-                                    0x1p-149, 0x1p-150, INFINITY, NAN};
-    static const uint32_t want[] = {0, 0x80000000u, 0x3f800000u, 0x3eaaaaabu, 1, 0, 0x7f800000u, 0xff800000u, 0x7f800000u, 0x4b800000u,
-                                    0x3f800000u, 0x3f800002u, 1, 0, 0x7f800000u, 0x7fc00000u};
+    static const double values[] = {0,        -0.0,        1,
+                                    1.0 / 3,  1e-45,       7e-46,
+                                    1e300,    -1e300,      3.4028235677973366e38,
+                                    16777217, 1 + 0x1p-24, 1 + 3 * 0x1p-24,
+                                    0x1p-149, 0x1p-150,    INFINITY,
+                                    NAN};
+    static const uint32_t want[] = {0,           0x80000000u, 0x3f800000u, 0x3eaaaaabu, 1, 0, 0x7f800000u, 0xff800000u,
+                                    0x7f800000u, 0x4b800000u, 0x3f800000u, 0x3f800002u, 1, 0, 0x7f800000u, 0x7fc00000u};
     SafetensorsFile st;
     for (int pad = 0; pad < 8; pad++) {
         check(open_tensor(&st, "F64", "[16]", values, sizeof values, pad) == 0, "%s", st.error);
@@ -492,11 +522,14 @@ static void test_wide_floats(void)
     safetensors_close(&st);
 }
 
-/* Every type, in a file that ends with a page: listed with the right size; only floats of 16 bits and more become numbers. */
+/* Every type, in a file that ends with a page: listed with the right size; only floats of 16 bits and more become
+ * numbers. */
 static void test_every_dtype(void)
 {
-    static const char *const names[] = {"BOOL", "F4", "F6_E2M3", "F6_E3M2", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ",
-                                        "F8_E5M2FNUZ", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64"};
+    static const char *const names[] = {"BOOL",    "F4",      "F6_E2M3", "F6_E3M2",     "U8",          "I8",
+                                        "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16",
+                                        "U16",     "F16",     "BF16",    "I32",         "U32",         "F32",
+                                        "C64",     "F64",     "I64",     "U64"};
     static const size_t bits[] = {8, 4, 6, 6, 8, 8, 8, 8, 8, 8, 8, 16, 16, 16, 16, 32, 32, 32, 64, 64, 64, 64};
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     unsigned char *data = calloc(1, page);
@@ -507,8 +540,10 @@ static void test_every_dtype(void)
         char shape[32];
         size_t bytes = 1944, header = page - 8 - bytes; /* 1944 is a whole number of each type */
         snprintf(shape, sizeof shape, "[%zu]", bytes * 8 / bits[i]);
-        int used = snprintf(NULL, 0, "{\"t\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[0,%zu]}}", names[i], shape, bytes);
-        check(open_tensor(&st, names[i], shape, data, bytes, (int)header - used) == 0 && st.mapped_size == page, "%s: %s", names[i], st.error);
+        int used = snprintf(NULL, 0, "{\"t\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[0,%zu]}}", names[i],
+                            shape, bytes);
+        check(open_tensor(&st, names[i], shape, data, bytes, (int)header - used) == 0 && st.mapped_size == page,
+              "%s: %s", names[i], st.error);
         check(safetensors_find(&st, "t", &t) == 0 && t.dtype == (Dtype)i && strcmp(dtype_name(t.dtype), names[i]) == 0
                   && dtype_bits(t.dtype) == bits[i] && t.elements * bits[i] == bytes * 8, "%s", names[i]);
         float *out = safetensors_load_float(&st, "t");
@@ -556,8 +591,8 @@ static uint64_t last_done, last_total, calls;
 
 static void note_progress(void *context, uint64_t done, uint64_t total)
 {
-    check(context == &calls && done >= last_done && done <= total, "progress goes forward: %llu of %llu", (unsigned long long)done,
-          (unsigned long long)total);
+    check(context == &calls && done >= last_done && done <= total, "progress goes forward: %llu of %llu",
+          (unsigned long long)done, (unsigned long long)total);
     last_done = done;
     last_total = total;
     calls++;
@@ -579,8 +614,10 @@ static void test_into_memory(void)
     check(safetensors_open(path, &st) == 0 && memcmp(st.data, "12345678", 8) == 0, "opened again: %s", st.error);
     safetensors_close(&st);
     last_done = 0;
-    check(truncate(path, 69) == 0 && safetensors_open(path, &st) != 0 && strstr(st.error, "1 byte missing"), "%s", st.error);
-    check(open_text(&st, "{" A "}", 8) == 0 && st.fd >= 0 && (fcntl(st.fd, F_GETFD) & FD_CLOEXEC), "mapped files neither");
+    check(truncate(path, 69) == 0 && safetensors_open(path, &st) != 0 && strstr(st.error, "1 byte missing"), "%s",
+          st.error);
+    check(open_text(&st, "{" A "}", 8) == 0 && st.fd >= 0 && (fcntl(st.fd, F_GETFD) & FD_CLOEXEC), "mapped files "
+                                                                                                   "neither");
     safetensors_close(&st);
 }
 
@@ -590,12 +627,15 @@ static void test_into_memory(void)
 static void test_sparse(const char *dtype, const char *shape, uint64_t bytes)
 {
     char header[256];
-    int length = snprintf(header, sizeof header, "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
-                          "\"big\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[4,%llu]}}", dtype, shape, (unsigned long long)bytes + 4);
+    int length = snprintf(header, sizeof header,
+                          "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
+                          "\"big\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[4,%llu]}}",
+                          dtype, shape, (unsigned long long)bytes + 4);
     write_file(path, header, (size_t)length, (size_t)length, "\0\0\xc0\x3f", 4);
     off_t begin = 8 + length + 4, end = begin + (off_t)bytes;
     int fd = open(path, O_RDWR);
-    if (fd < 0 || ftruncate(fd, end) != 0 || pwrite(fd, "\x80\x3f", 2, begin) != 2 || pwrite(fd, "\x20\xc0", 2, end - 2) != 2) {
+    if (fd < 0 || ftruncate(fd, end) != 0 || pwrite(fd, "\x80\x3f", 2, begin) != 2
+        || pwrite(fd, "\x20\xc0", 2, end - 2) != 2) {
         skip("files beyond 4 GB: this file system has none");
         close(fd);
         return;
@@ -610,12 +650,15 @@ static void test_sparse(const char *dtype, const char *shape, uint64_t bytes)
     check(after.ru_minflt + after.ru_majflt - before.ru_minflt - before.ru_majflt < 500, "opening touches the data");
     check(safetensors_find(&st, "big", &t) == 0 && t.length == bytes && t.offset == 4, "%s", shape);
     const unsigned char *data = safetensors_data(&t);
-    check(memcmp(data, "\x80\x3f", 2) == 0 && memcmp(data + t.length - 2, "\x20\xc0", 2) == 0, "both ends of %s", shape);
+    check(memcmp(data, "\x80\x3f", 2) == 0 && memcmp(data + t.length - 2, "\x20\xc0", 2) == 0, "both ends of %s",
+          shape);
     float *one = safetensors_load_float(&st, "a");
     check(one && *one == 1.5f, "the tensor before it");
     free(one);
     safetensors_close(&st);
-    check(truncate(path, end - 4096) == 0 && safetensors_open(path, &st) != 0 && strstr(st.error, "4096 bytes missing at the end"), "%s", st.error);
+    check(truncate(path, end - 4096) == 0 && safetensors_open(path, &st) != 0
+              && strstr(st.error, "4096 bytes missing at the end"),
+          "%s", st.error);
     unlink(path);
 }
 
@@ -721,10 +764,12 @@ static void write_model(const char *name, const Making *m)
         if (m->missing && strcmp(t->name, m->missing) == 0)
             continue;
         for (size_t i = 0; i < n; i++)
-            to += put_number(to, dtype, m->nan && strcmp(t->name, m->nan) == 0 && i == 3 * t->cols + 5 ? NAN : value(k, i));
+            to += put_number(to, dtype,
+                             m->nan && strcmp(t->name, m->nan) == 0 && i == 3 * t->cols + 5 ? NAN : value(k, i));
         snprintf(shape, sizeof shape, t->cols ? "[%zu,%zu]" : "[%zu]", t->rows, t->cols);
         fprintf(f, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", ftell(f) ? "," : "{", t->name,
-                bad && m->bad_dtype ? m->bad_dtype : dtype, bad && m->bad_shape ? m->bad_shape : shape, begin, (size_t)(to - data));
+                bad && m->bad_dtype ? m->bad_dtype : dtype, bad && m->bad_shape ? m->bad_shape : shape, begin,
+                (size_t)(to - data));
     }
     fprintf(f, "}");
     fflush(f);
@@ -738,8 +783,16 @@ static void write_model(const char *name, const Making *m)
 
 static Config config_of(bool tied)
 {
-    return (Config){.dim = DIM, .hidden_dim = HIDDEN, .n_layers = LAYERS, .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .q_dim = DIM,
-                    .kv_dim = KV, .vocab_size = VOCAB, .tie_word_embeddings = tied};
+    return (Config){.dim = DIM,
+                    .hidden_dim = HIDDEN,
+                    .n_layers = LAYERS,
+                    .n_heads = 4,
+                    .n_kv_heads = 2,
+                    .head_dim = 8,
+                    .q_dim = DIM,
+                    .kv_dim = KV,
+                    .vocab_size = VOCAB,
+                    .tie_word_embeddings = tied};
 }
 
 static int load(SafetensorsFile *st, TransformerWeights *w, const Making *m, WeightMode mode, bool tied)
@@ -807,12 +860,18 @@ static void check_weights(const SafetensorsFile *st, TransformerWeights *w, cons
         if (!m)
             continue;
         WeightType own = strcmp(dtype, "BF16") == 0 ? WEIGHT_BF16 : strcmp(dtype, "F16") == 0 ? WEIGHT_F16 : WEIGHT_F32;
-        WeightType want = w->mode == MODE_F32 ? WEIGHT_F32 : w->mode == MODE_BF16 ? own : w->mode == MODE_Q4 && t->layer >= 0 ? WEIGHT_Q4 : WEIGHT_Q8;
-        check(m->type == want && m->rows == t->rows && m->cols == t->cols, "%s: type %d, %zu x %zu", t->name, (int)m->type, m->rows, m->cols);
+        WeightType want = w->mode == MODE_F32                   ? WEIGHT_F32
+                          : w->mode == MODE_BF16                ? own
+                          : w->mode == MODE_Q4 && t->layer >= 0 ? WEIGHT_Q4
+                                                                : WEIGHT_Q8;
+        check(m->type == want && m->rows == t->rows && m->cols == t->cols, "%s: type %d, %zu x %zu", t->name,
+              (int)m->type, m->rows, m->cols);
         check(is_view(st, m->data) == (w->mode == MODE_BF16 && strcmp(dtype, "F64") != 0), "%s: view or copy", t->name);
         check(w->mode == MODE_BF16 || (uintptr_t)m->data % 64 == 0, "%s: address of the copy", t->name);
         check(w->mode != MODE_F32 || m->data == *array + layer * n, "%s: the matrix is the array", t->name);
-        float most = want == WEIGHT_Q8 ? 2.0f / 127 / 2 * 1.01f : want == WEIGHT_Q4 ? 2.0f / 7 : 0; /* half a step; q4's may be a whole one */
+        float most = want == WEIGHT_Q8   ? 2.0f / 127 / 2 * 1.01f
+                     : want == WEIGHT_Q4 ? 2.0f / 7
+                                         : 0; /* half a step; q4's may be a whole one */
         size_t wrong = 0;
         for (size_t r = 0; r < t->rows; r++) {
             matmul_row(row, m, r);
@@ -828,7 +887,8 @@ static void check_weights(const SafetensorsFile *st, TransformerWeights *w, cons
 
 static void test_weights(void)
 {
-    static const char *const dtypes[][2] = {{"BF16", NULL}, {"F16", NULL}, {"F32", NULL}, {"F64", NULL}, {"F16", "BF16"}, {"F64", "F32"}};
+    static const char *const dtypes[][2] = {{"BF16", NULL}, {"F16", NULL},   {"F32", NULL},
+                                            {"F64", NULL},  {"F16", "BF16"}, {"F64", "F32"}};
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (int mode = MODE_F32; mode <= MODE_Q4; mode++)
             for (int tied = 0; tied < 2; tied++) {
@@ -871,11 +931,14 @@ static void test_shards(void)
         st.n_shards = 2;
         write_model(path, &(Making){.dtypes = {"BF16", NULL}, .count = 11 + (size_t)twice});
         write_model(second, &(Making){.dtypes = {"BF16", NULL}, .first = 11, .count = COUNT - 11});
-        check(safetensors_open(path, &st.shards[0]) == 0 && safetensors_open(second, &st.shards[1]) == 0, "%s %s", st.shards[0].error,
-              st.shards[1].error);
+        check(safetensors_open(path, &st.shards[0]) == 0 && safetensors_open(second, &st.shards[1]) == 0, "%s %s",
+              st.shards[0].error, st.shards[1].error);
         int result = safetensors_join_shards(&st);
         if (twice) {
-            check(result != 0 && strstr(st.error, "second.safetensors: tensor \"model.layers.0.mlp.up_proj.weight\": is also in ") && strstr(st.error, path),
+            check(result != 0
+                      && strstr(st.error, "second.safetensors: tensor \"model.layers.0.mlp.up_proj.weight\": is also "
+                                          "in ")
+                      && strstr(st.error, path),
                   "%s", st.error);
         } else {
             for (int mode = MODE_F32; mode <= MODE_BF16; mode++) {
@@ -899,23 +962,49 @@ static void test_refused_weights(void)
         bool tied;
         const char *refusal;
     } cases[] = {
-        {{.dtypes = {"BF16"}, .missing = "model.layers.1.self_attn.k_proj.bias"}, MODE_F32, true,
+        {{.dtypes = {"BF16"}, .missing = "model.layers.1.self_attn.k_proj.bias"},
+         MODE_F32,
+         true,
          ": there is no tensor \"model.layers.1.self_attn.k_proj.bias\""},
-        {{.dtypes = {"BF16"}, .missing = "model.norm.weight"}, MODE_BF16, true, "there is no tensor \"model.norm.weight\""},
+        {{.dtypes = {"BF16"}, .missing = "model.norm.weight"},
+         MODE_BF16,
+         true,
+         "there is no tensor \"model.norm.weight\""},
         {{.dtypes = {"BF16"}, .missing = "lm_head.weight"}, MODE_F32, false, "there is no tensor \"lm_head.weight\""},
         {{.dtypes = {"BF16"}, .missing = "lm_head.weight"}, MODE_F32, true, NULL},
-        {{.dtypes = {"BF16"}, .bad = "model.layers.0.mlp.up_proj.weight", .bad_shape = "[32,64]"}, MODE_F32, true,
+        {{.dtypes = {"BF16"}, .bad = "model.layers.0.mlp.up_proj.weight", .bad_shape = "[32,64]"},
+         MODE_F32,
+         true,
          "tensor \"model.layers.0.mlp.up_proj.weight\": is [32,64], but config.json asks for [64,32]"},
-        {{.dtypes = {"BF16"}, .bad = "model.embed_tokens.weight", .bad_shape = "[320]"}, MODE_BF16, true, "is [320], but config.json asks for [10,32]"},
-        {{.dtypes = {"BF16"}, .bad = "model.layers.1.input_layernorm.weight", .bad_shape = "[32,1]"}, MODE_Q8, true,
+        {{.dtypes = {"BF16"}, .bad = "model.embed_tokens.weight", .bad_shape = "[320]"},
+         MODE_BF16,
+         true,
+         "is [320], but config.json asks for [10,32]"},
+        {{.dtypes = {"BF16"}, .bad = "model.layers.1.input_layernorm.weight", .bad_shape = "[32,1]"},
+         MODE_Q8,
+         true,
          "is [32,1], but config.json asks for [32]"},
-        {{.dtypes = {"BF16"}, .bad = "lm_head.weight", .bad_shape = "[5,64]"}, MODE_F32, false, "is [5,64], but config.json asks for [10,32]"},
+        {{.dtypes = {"BF16"}, .bad = "lm_head.weight", .bad_shape = "[5,64]"},
+         MODE_F32,
+         false,
+         "is [5,64], but config.json asks for [10,32]"},
         {{.dtypes = {"BF16"}, .bad = "lm_head.weight", .bad_shape = "[5,64]"}, MODE_F32, true, NULL},
-        {{.dtypes = {"BF16"}, .bad = "model.layers.1.self_attn.o_proj.weight", .bad_dtype = "I16"}, MODE_F32, true, "is I16; only BF16, F16, F32 and F64"},
-        {{.dtypes = {"F32"}, .bad = "model.norm.weight", .bad_dtype = "U32"}, MODE_Q4, true, "tensor \"model.norm.weight\": is U32; only"},
-        {{.dtypes = {"F32"}, .nan = "model.layers.1.mlp.gate_proj.weight"}, MODE_Q8, true,
+        {{.dtypes = {"BF16"}, .bad = "model.layers.1.self_attn.o_proj.weight", .bad_dtype = "I16"},
+         MODE_F32,
+         true,
+         "is I16; only BF16, F16, F32 and F64"},
+        {{.dtypes = {"F32"}, .bad = "model.norm.weight", .bad_dtype = "U32"},
+         MODE_Q4,
+         true,
+         "tensor \"model.norm.weight\": is U32; only"},
+        {{.dtypes = {"F32"}, .nan = "model.layers.1.mlp.gate_proj.weight"},
+         MODE_Q8,
+         true,
          "tensor \"model.layers.1.mlp.gate_proj.weight\": row 3 has a NaN or an infinity"},
-        {{.dtypes = {"F64"}, .nan = "model.embed_tokens.weight"}, MODE_Q4, true, "tensor \"model.embed_tokens.weight\": row 3 has a NaN"},
+        {{.dtypes = {"F64"}, .nan = "model.embed_tokens.weight"},
+         MODE_Q4,
+         true,
+         "tensor \"model.embed_tokens.weight\": row 3 has a NaN"},
         {{.dtypes = {"F32"}, .nan = "model.embed_tokens.weight"}, MODE_BF16, true, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -924,7 +1013,9 @@ static void test_refused_weights(void)
         int result = load(&st, &w, &cases[i].making, cases[i].mode, cases[i].tied);
         check(result == (cases[i].refusal ? -1 : 0), "case %zu: %s", i, st.error);
         if (cases[i].refusal && result != 0)
-            check(strstr(st.error, cases[i].refusal) && strncmp(st.error, path, strlen(path)) == 0 && !w.storage && !w.q, "case %zu: %s", i, st.error);
+            check(strstr(st.error, cases[i].refusal) && strncmp(st.error, path, strlen(path)) == 0 && !w.storage
+                      && !w.q,
+                  "case %zu: %s", i, st.error);
         safetensors_free_weights(&w);
         safetensors_close(&st);
     }
@@ -932,8 +1023,11 @@ static void test_refused_weights(void)
     TransformerWeights w = {.mode = MODE_Q8};
     Config config = config_of(true);
     config.dim = config.q_dim = 6;
-    check(open_text(&st, "{" ENTRY("model.embed_tokens.weight", "F32", "[10,6]", "[0,240]") "}", 240) == 0, "%s", st.error);
-    check(safetensors_load_weights(&st, &config, &w) != 0 && strstr(st.error, "rows of 6 numbers; q8 and q4 need a multiple of 32"), "%s", st.error);
+    check(open_text(&st, "{" ENTRY("model.embed_tokens.weight", "F32", "[10,6]", "[0,240]") "}", 240) == 0, "%s",
+          st.error);
+    check(safetensors_load_weights(&st, &config, &w) != 0
+              && strstr(st.error, "rows of 6 numbers; q8 and q4 need a multiple of 32"),
+          "%s", st.error);
     safetensors_close(&st);
 }
 
@@ -978,7 +1072,8 @@ static void test_golden(const char *golden)
         SafetensorsFile st = {0};
         snprintf(name, sizeof name, "%s/given/safetensors/%.*s", golden, (int)v->key_length, v->key);
         bool accepted = safetensors_open(name, &st) == 0;
-        check(accepted == json_string_is(json_get(v, "verdict"), "accept"), "%s: %s", name, accepted ? "accepted" : st.error);
+        check(accepted == json_string_is(json_get(v, "verdict"), "accept"), "%s: %s", name,
+              accepted ? "accepted" : st.error);
         const JsonValue *tensors = json_get(v, "tensors");
         check(!accepted || !tensors || tensors->length == st.n_tensors, "%s: %zu tensors", name, st.n_tensors);
         for (const JsonValue *t = tensors && accepted ? tensors->child : NULL; t; t = t->next)
