@@ -241,11 +241,13 @@ int cmd_generate(int argc, char **argv)
                                .on_prefill = show_prefill,
                                .context = &out};
     catch_interrupts();
+    end_within(1); /* a block of a long prompt can take longer */
     if (generate(&s.model, &s.state, &sampler, s.tokenizer, prompt.items, prompt.count, &options, &g, err)) {
         if (as_text && !out.ends_line)
             putchar('\n');
         die(EXIT_FAILED, "position %zu: %s", s.state.pos ? s.state.pos - 1 : 0, err);
     }
+    end_within(0);
     progress_end();
     if (common.json)
         write_generated_json(&s, &g, &prompt, how.sampling.seed);
@@ -267,7 +269,7 @@ int cmd_generate(int argc, char **argv)
 /* ---- the program ------------------------------------------------------------------------------------------------- */
 
 const Command commands[] = {
-    {"info", "[MODEL]", "what is in a checkpoint: sizes, metadata, map, each tensor", cmd_info},
+    {"info", "[MODEL]", "what is in a checkpoint: sizes, map, tensors, numbers", cmd_info},
     {"generate", "[PROMPT]", "continue a text", cmd_generate},
     {"tokenize", "[TEXT]", "text to token ids and back", cmd_tokenize},
     {"logits", "[PROMPT]", "the likeliest next tokens", cmd_logits},

@@ -260,16 +260,18 @@ int finish(int code)
     die(EXIT_FAILED, "standard output could not be written%s%s", errno ? ": " : "", errno ? strerror(errno) : "");
 }
 
-static volatile sig_atomic_t interrupts_are_caught;
+static volatile sig_atomic_t interrupts_are_caught, patience;
 
+/* SIGALRM: nobody has looked at `interrupted` in time. */
 static void on_interrupt(int signal_number)
 {
-    (void)signal_number;
-    if (interrupts_are_caught && !interrupted) {
+    if (signal_number == SIGINT && interrupts_are_caught && !interrupted) {
         interrupted = 1;
+        if (patience)
+            alarm((unsigned)patience);
         return;
     }
-    if (progress_is_shown && write(STDERR_FILENO, "\n", 1) < 0)
+    if ((progress_is_shown || interrupts_are_caught) && write(STDERR_FILENO, "\n", 1) < 0)
         _exit(EXIT_INTERRUPTED);
     emergency_cleanup();
     _exit(EXIT_INTERRUPTED);
@@ -287,6 +289,15 @@ void catch_interrupts(void)
     interrupted = 0;
     interrupts_are_caught = 1;
     exit_on_interrupt();
+}
+
+void end_within(int seconds)
+{
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
+    patience = seconds;
+    alarm(0);
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGALRM, &action, NULL);
 }
 
 void progress(const char *what, uint64_t done, uint64_t total)

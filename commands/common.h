@@ -109,6 +109,8 @@ extern char mapped_name[256]; /* of the model that is mapped, for the SIGBUS mes
 /* Set by SIGINT after catch_interrupts(); before, and the second time, SIGINT exits 130. */
 extern volatile int interrupted;
 void catch_interrupts(void);
+/* After catch_interrupts(): the program ends this many seconds after SIGINT, if it has not by itself; 0: no more. */
+void end_within(int seconds);
 void exit_on_interrupt(void); /* what main() starts with */
 
 /* Progress on stderr, only if that is a terminal, not with -q, and the work takes longer than half a second. */

@@ -121,7 +121,7 @@ void print_statistics(const Session *s, const Generated *g, size_t n_prompt, con
     Rates r = rates_of(s, g, n_prompt);
     double bandwidth = r.rate > 0 && s->weight_bytes > BEYOND_CACHES ? read_bandwidth(s, 2 * BEYOND_CACHES) : 0;
     WeightMode mode = s->model.weights.mode;
-    char rate[64] = "", share[48] = "", prompt[32] = "", seed[32] = "";
+    char rate[128] = "", share[48] = "", prompt[32] = "", seed[32] = "";
     if (bandwidth > 0)
         snprintf(share, sizeof share, ", %.0f%% of the read bandwidth", 100 * r.gb_s / bandwidth);
     if (r.rate > 0)

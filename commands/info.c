@@ -157,7 +157,8 @@ static void print_files(const Checkpoint *c)
         const char *slash = strrchr(f->path, '/'), *name = slash ? slash + 1 : f->path;
         printf("file            ");
         print_escaped(stdout, name, strlen(name));
-        printf("   %zu bytes, header %zu, %zu tensors\n", f->mapped_size, f->header_len, f->n_tensors);
+        printf("   %zu bytes, header %zu, %zu tensor%s\n", f->mapped_size, f->header_len, f->n_tensors,
+               f->n_tensors == 1 ? "" : "s");
     }
 }
 

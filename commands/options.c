@@ -220,24 +220,21 @@ static const Command *this_command(void)
     return c->name ? c : NULL;
 }
 
-/* Words of text, broken at `width`, each line after the first indented. */
-static void print_wrapped(const char *text, int column, int indent, int width)
+/* A line of text, its words broken at `width`, each line after the first indented. */
+static void print_wrapped(const char *text, size_t length, int column, int indent, int width)
 {
-    while (*text) {
-        size_t word = strcspn(text, " ");
-        if (column > indent && column + (int)word > width) {
+    for (size_t i = 0; i < length;) {
+        size_t spaces = strspn(text + i, " \n"), word = strcspn(text + i + spaces, " \n");
+        if (!word)
+            break;
+        if (i && column + (int)(spaces + word) > width) {
             printf("\n%*s", indent, "");
             column = indent;
+            i += spaces;
+            spaces = 0;
         }
-        column += printf("%.*s", (int)word, text);
-        text += word;
-        if (*text == ' ') {
-            text++;
-            if (column + 1 + (int)strcspn(text, " ") <= width && *text)
-                column += printf(" ");
-            else
-                column++;
-        }
+        column += printf("%*s%.*s", (int)spaces, "", (int)word, text + i + spaces);
+        i += spaces + word;
     }
     putchar('\n');
 }
@@ -252,33 +249,33 @@ static void print_option(const Option *o, int width)
     printf("%-*s", HELP_COLUMN, left);
     if (n > HELP_COLUMN - 2)
         printf("\n%*s", HELP_COLUMN, "");
-    print_wrapped(o->help, HELP_COLUMN, HELP_COLUMN, width);
+    print_wrapped(o->help, strlen(o->help), HELP_COLUMN, HELP_COLUMN, width);
 }
 
-/* Lines of text, indented unless they are already. */
-static void print_lines(const char *text, int indent)
+/* Examples, a line each; after an empty line what else there is to say, wrapped. */
+static void print_examples(const char *text, int width)
 {
-    while (*text) {
-        size_t length = strcspn(text, "\n");
-        printf("%*s%.*s\n", length && *text != ' ' ? indent : 0, "", (int)length, text);
-        text += length + (text[length] == '\n');
+    size_t length;
+    printf("\nexamples:\n");
+    for (; (length = strcspn(text, "\n")); text += length + (text[length] == '\n'))
+        printf("  %.*s\n", (int)length, text);
+    if (*text++ == '\n') {
+        putchar('\n');
+        print_wrapped(text, strlen(text), 0, 0, width);
     }
 }
 
-static void print_usage(const char *usage)
+static void print_usage(const char *usage, int width)
 {
     const Command *c = this_command();
-    size_t name = strlen(command_name);
     if (!usage)
         printf("usage: run %s [options]%s%s\n", command_name, c && *c->arguments ? " " : "", c ? c->arguments : "");
-    else if (!strncmp(usage, "run ", 4))
-        printf("usage: %.*s\n", (int)strcspn(usage, "\n"), usage);
-    else if (!strncmp(usage, command_name, name) && (usage[name] == ' ' || !usage[name]))
-        printf("usage: run %.*s\n", (int)strcspn(usage, "\n"), usage);
-    else
-        printf("usage: run %s %.*s\n", command_name, (int)strcspn(usage, "\n"), usage);
-    if (usage && usage[strcspn(usage, "\n")])
-        print_lines(usage + strcspn(usage, "\n") + 1, 7);
+    for (const char *line = usage; line && *line;) {
+        size_t length = strcspn(line, "\n");
+        printf("%s", line == usage ? "usage: " : "       ");
+        print_wrapped(line, length, 7, 11, width);
+        line += length + (line[length] == '\n');
+    }
     if (c)
         printf("\n%s\n", c->summary);
 }
@@ -287,18 +284,16 @@ _Noreturn static void print_help(const Parser *p)
 {
     int width = terminal_width(stdout);
     width = width > 100 ? 100 : width < 50 ? 50 : width;
-    print_usage(p->usage);
+    print_usage(p->usage, width);
     for (size_t t = 0; t < p->n_tables; t++) {
-        if (t < 2)
+        if (p->tables[t]->name && t < 2)
             printf("\n%s\n", !t ? "options:" : "common options:");
         for (const Option *o = p->tables[t]; o->name; o++)
             if (find_option(p, o->name, strlen(o->name), 0) == o)
                 print_option(o, width);
     }
-    if (p->examples) {
-        printf("\nexamples:\n");
-        print_lines(p->examples, 2);
-    }
+    if (p->examples)
+        print_examples(p->examples, width);
     exit(finish(EXIT_OK));
 }
 

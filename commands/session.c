@@ -26,6 +26,8 @@ static char *model_path(const char *model)
 {
     char err[512];
     bool is_demo;
+    if (model && !*model)
+        usage_error("the model's path is empty");
     if (model)
         return must(strdup(model));
     char *path = checkpoint_default(&is_demo, err);

@@ -1,5 +1,6 @@
 # all help goes to standard output and fits 80 columns; "run help X" and "run X --help" are the same
-run --help
+run --help | tee main
+awk 'length($0) > 80 { print "run: " $0 }' main >&2
 run help | cmp - /dev/stdin <<END >&2
 $(run --help)
 END
