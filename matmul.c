@@ -252,12 +252,13 @@ INLINE void quantize_q4(unsigned char q[GROUP][SIDE_BY_SIDE], uint16_t half[SIDE
 /* ---- kernels in use -------------------------------------------------------------------------------------------------------- */
 
 static const Kernels kernels_scalar = {
-    .dots = {dots_scalar}, .q8 = q8_scalar, .q4 = q4_scalar, .bf16 = convert_bf16_scalar, .f16 = convert_f16_scalar,
+    .dots = {dots_scalar}, .q8 = q8_scalar, .q4 = q4_scalar, .bf16 = convert_bf16_scalar, .f16 = convert_f16_scalar, .cut = SIZE_MAX,
 };
 
 static const Kernels *kernels(void)
 {
-    return &kernels_scalar;
+    const Kernels *k = kernels_x86(cpu_level());
+    return k ? k : &kernels_scalar;
 }
 
 static atomic_bool rounding_allowed;
@@ -289,7 +290,7 @@ static bool is_quantized(WeightType type)
     return type == WEIGHT_Q8 || type == WEIGHT_Q4;
 }
 
-/* Columns begin .. begin + n of a row that is not quantised. */
+/* n numbers of a matrix that is not quantised, from a row's column begin on. */
 static void widen(float *out, const Matrix *w, size_t row, size_t begin, size_t n)
 {
     const unsigned char *p = (const unsigned char *)w->data + (row * w->cols + begin) * element_bytes(w->type);
@@ -409,10 +410,17 @@ static size_t align_up(size_t n)
     return (n + 63) / 64 * 64;
 }
 
-/* A thread's own: a widened panel, and the running sums of a tile. */
+/* Rows of a panel: fewer where rows are very long. */
+static size_t panel_rows(size_t cols)
+{
+    size_t rows = ((size_t)1 << 20) / (cols + 1) / SIDE_BY_SIDE * SIDE_BY_SIDE;
+    return rows < SIDE_BY_SIDE ? SIDE_BY_SIDE : rows < PANEL_ROWS ? rows : PANEL_ROWS;
+}
+
+/* A thread's own: a panel of widened rows, and the running sums of a tile. */
 static size_t panel_bytes(size_t cols)
 {
-    return align_up(PANEL_ROWS * cols * sizeof(float));
+    return align_up(panel_rows(cols) * cols * sizeof(float));
 }
 
 static size_t thread_bytes(size_t cols)
@@ -420,17 +428,17 @@ static size_t thread_bytes(size_t cols)
     return panel_bytes(cols) + sizeof(float) * PANEL_ROWS * TILE_TOKENS * LANES;
 }
 
-/* One vector rounded to integers: up to 2 bytes a number, and per group a scale and a sum. */
-static size_t input_bytes(size_t cols)
+/* n vectors rounded to integers: up to 2 bytes a number, and for each group a scale and a sum. */
+static size_t inputs_bytes(size_t n, size_t cols)
 {
-    return align_up(2 * cols) + 2 * align_up(4 * (cols / GROUP + 1));
+    return align_up(2 * n * cols) + 2 * align_up(4 * n * (cols / GROUP));
 }
 
 int workspace_init(Workspace *ws, size_t max_cols, size_t max_n, size_t head_dim, size_t group, char err[512])
 {
     size_t threads = (size_t)threads_count();
     size_t attention = threads * 64 * group * (head_dim + ATTENTION_BLOCK + 8) * sizeof(float);
-    size_t size = threads * thread_bytes(max_cols) + max_n * input_bytes(max_cols) + 64;
+    size_t size = threads * thread_bytes(max_cols) + inputs_bytes(max_n, max_cols);
     size = align_up(size > attention ? size : attention);
     *ws = (Workspace){0};
     if (posix_memalign(&ws->memory, 64, size))
@@ -445,24 +453,153 @@ void workspace_free(Workspace *ws)
     *ws = (Workspace){0};
 }
 
-/* ---- products in parallel --------------------------------------------------------------------------------------------------------- */
+/* ---- one piece of a product --------------------------------------------------------------------------------------------------------- */
 
-/* Rows of all products are counted in units of SIDE_BY_SIDE rows, one product after the other; the loop runs over units. */
+/* What the threads share. Rows of all products are counted in units, one product after the other, each product's last unit being
+ * as short as it is; vectors in parts of TILE_TOKENS. The loop's items are unit * parts + part. */
 typedef struct {
     const Product *products;
     size_t count;
     const Kernels *kernels;
-    const float *x;
+    const float *x; /* [n][cols] */
     size_t n, cols;
-    int8_t *q;      /* the inputs, rounded: [n][cols] */
-    float *scale;   /* [n][groups] */
-    int32_t *sum;   /* [n][groups] */
+    bool few;                  /* vectors meet the weights as they are stored; there is one part */
+    size_t unit, units, parts;
+    size_t threads, least;  /* items of a piece, at least */
+    int8_t *q;              /* [n][cols], the inputs rounded */
+    float *scale;           /* [n][cols / GROUP] */
+    int32_t *sum;           /* [n][cols / GROUP] */
     unsigned char *scratch; /* [thread][thread_bytes(cols)] */
 } Job;
 
-static size_t units_of(const Matrix *w)
+/* Rows begin .. end of a product, vectors t .. t + n. */
+typedef struct {
+    const Product *p;
+    size_t begin, end, t, n;
+} Piece;
+
+/* A sum is whole: bias, and what was there, are added now. tile [n][stride] holds the rows from row on. */
+static void finish(const Piece *b, const float *tile, size_t stride, size_t row, size_t rows)
 {
-    return (w->rows + SIDE_BY_SIDE - 1) / SIDE_BY_SIDE;
+    for (size_t i = 0; i < b->n; i++) {
+        float *out = b->p->out + (b->t + i) * b->p->out_stride + row;
+        const float *in = tile + i * stride, *bias = b->p->bias ? b->p->bias + row : NULL;
+        for (size_t r = 0; r < rows; r++) {
+            float v = bias ? in[r] + bias[r] : in[r];
+            out[r] = b->p->add ? out[r] + v : v;
+        }
+    }
+}
+
+/* Few vectors meet the weights as they are stored, as many rows at a time as the tile has room for. */
+static void few_vectors(const Job *j, const Piece *b, unsigned char *scratch)
+{
+    float tile[TILE_TOKENS * PANEL_ROWS];
+    const Matrix *w = b->p->w;
+    size_t most = TILE_TOKENS * PANEL_ROWS / b->n / 4 * 4, row_bytes = w->cols * element_bytes(w->type);
+    for (size_t row = b->begin; row < b->end; row += most) {
+        size_t rows = b->end - row < most ? b->end - row : most, stride = (rows + 3) / 4 * 4;
+        j->kernels->dots[w->type](&(Dots){.w = (const unsigned char *)w->data + row * row_bytes, .row_bytes = row_bytes, .rows = rows,
+                                          .x = j->x + b->t * j->cols, .x_stride = j->cols, .n = b->n, .cols = j->cols,
+                                          .sums = (float *)(void *)scratch, .first = true, .last = true, .out = tile,
+                                          .out_stride = stride});
+        finish(b, tile, stride, row, rows);
+    }
+}
+
+/* Many vectors meet rows that were widened to float32 first. The columns are cut into pieces, so that a few vectors' worth of one
+ * stays in the first cache while the rows pass by; running sums wait in memory meanwhile. */
+static void many_vectors(const Job *j, const Piece *b, unsigned char *scratch, bool widened)
+{
+    float tile[TILE_TOKENS * PANEL_ROWS], *panel = (float *)(void *)scratch;
+    size_t cols = j->cols, cut = j->kernels->cut, rows = b->end - b->begin;
+    Dots d = {.row_bytes = cols * sizeof(float), .rows = rows, .x_stride = cols, .n = b->n, .out = tile, .out_stride = PANEL_ROWS,
+              .sums = (float *)(void *)(scratch + panel_bytes(cols))};
+    if (!widened)
+        widen(panel, b->p->w, b->begin, 0, rows * cols);
+    for (size_t k = 0; k < cols; k += cut) {
+        d.w = scratch + k * sizeof(float);
+        d.x = j->x + b->t * cols + k;
+        d.cols = cols - k < cut ? cols - k : cut;
+        d.first = k == 0;
+        d.last = cols - k <= cut;
+        j->kernels->dots[WEIGHT_F32](&d);
+    }
+    finish(b, tile, PANEL_ROWS, b->begin, rows);
+}
+
+static void quantized(const Job *j, const Piece *b)
+{
+    float tile[TILE_TOKENS * PANEL_ROWS];
+    const Matrix *w = b->p->w;
+    size_t groups = j->cols / GROUP, most = TILE_TOKENS * PANEL_ROWS / b->n / SIDE_BY_SIDE * SIDE_BY_SIDE;
+    for (size_t row = b->begin; row < b->end; row += most) {
+        size_t rows = b->end - row < most ? b->end - row : most, blocks = (rows + SIDE_BY_SIDE - 1) / SIDE_BY_SIDE;
+        const unsigned char *p = (const unsigned char *)w->data + row / SIDE_BY_SIDE * block_bytes(w->type, groups);
+        (w->type == WEIGHT_Q8 ? j->kernels->q8 : j->kernels->q4)(
+            &(QuantDots){.w = p, .blocks = blocks, .groups = groups, .q = j->q + b->t * j->cols * (j->kernels->wide_inputs ? 2 : 1),
+                         .scale = j->scale + b->t * groups, .sum = j->sum + b->t * groups, .n = b->n, .out = tile,
+                         .out_stride = blocks * SIDE_BY_SIDE});
+        finish(b, tile, blocks * SIDE_BY_SIDE, row, rows);
+    }
+}
+
+/* ---- products in parallel --------------------------------------------------------------------------------------------------------- */
+
+static size_t units_of(const Matrix *w, size_t unit)
+{
+    return w->rows / unit + (w->rows % unit != 0);
+}
+
+/* Pieces shrink towards the end: each round gives half of what is left to the threads, so that they end together, whatever
+ * their speed, and take pieces rarely. Returns where piece number p begins. */
+static size_t piece_begin(const Job *j, size_t p)
+{
+    size_t total = j->units * j->parts, begin = 0;
+    while (begin < total) {
+        size_t size = (total - begin) / (2 * j->threads);
+        size = size < j->least ? j->least : size;
+        if (p <= j->threads)
+            return begin + p * size < total ? begin + p * size : total;
+        p -= j->threads;
+        begin += j->threads * size;
+    }
+    return total;
+}
+
+/* Items begin .. end, which lie in one product and, with many vectors, in one unit. */
+static void do_items(const Job *j, const Product *p, size_t begin, size_t end, size_t first_unit, unsigned char *scratch)
+{
+    size_t row = (begin / j->parts - first_unit) * j->unit, stop = ((end + j->parts - 1) / j->parts - first_unit) * j->unit;
+    Piece b = {.p = p, .begin = row, .end = stop < p->w->rows ? stop : p->w->rows};
+    for (size_t part = begin % j->parts; part < begin % j->parts + (j->few ? 1 : end - begin); part++) {
+        b.t = part * TILE_TOKENS;
+        b.n = j->n - b.t < TILE_TOKENS ? j->n - b.t : TILE_TOKENS;
+        if (is_quantized(p->w->type))
+            quantized(j, &b);
+        else if (j->few)
+            few_vectors(j, &b, scratch);
+        else
+            many_vectors(j, &b, scratch, part > begin % j->parts);
+    }
+}
+
+/* Piece number `piece`, product by product; with many vectors, unit by unit. */
+static void do_piece(void *context, size_t piece, size_t end_piece, int thread)
+{
+    const Job *j = context;
+    unsigned char *scratch = j->scratch + (size_t)thread * thread_bytes(j->cols);
+    size_t at = piece_begin(j, piece), end = piece_begin(j, end_piece), first_unit = 0;
+    for (size_t i = 0; i < j->count && at < end; i++) {
+        size_t next_unit = first_unit + units_of(j->products[i].w, j->unit);
+        while (at < end && at < next_unit * j->parts) {
+            size_t stop = j->few ? next_unit : (at / j->parts + 1) * j->parts;
+            stop = stop < end ? stop : end;
+            do_items(j, &j->products[i], at, stop, first_unit, scratch);
+            at = stop;
+        }
+        first_unit = next_unit;
+    }
 }
 
 static void quantize_inputs(void *context, size_t begin, size_t end, int thread)
@@ -474,112 +611,39 @@ static void quantize_inputs(void *context, size_t begin, size_t end, int thread)
         j->scale[i] = quantize_input(j->q + i * GROUP, &j->sum[i], j->x + i * GROUP);
 }
 
-/* Bias, and what was there, are added when a sum is whole: tile [n][stride] -> out, rows row .. row + rows, vectors from t on. */
-static void finish(const Product *p, const float *tile, size_t stride, size_t row, size_t rows, size_t t, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        float *out = p->out + (t + i) * p->out_stride + row;
-        const float *in = tile + i * stride;
-        for (size_t r = 0; r < rows; r++) {
-            float v = p->bias ? in[r] + p->bias[row + r] : in[r];
-            out[r] = p->add ? out[r] + v : v;
-        }
-    }
-}
-
-/* One panel against vectors t .. t + n, in pieces of the columns: the running sums wait in memory meanwhile. */
-static void float_tile(const Job *j, Dots d, float *sums, size_t t)
-{
-    size_t cut = j->kernels->cut && j->kernels->cut < d.cols ? j->kernels->cut : d.cols;
-    size_t cols = d.cols;
-    const unsigned char *w = d.w;
-    d.sums = cut < cols ? sums : NULL;
-    for (size_t k = 0; k < cols; k += cut) {
-        d.cols = cols - k < cut ? cols - k : cut;
-        d.w = w + k * sizeof(float);
-        d.x = j->x + t * j->cols + k;
-        d.first = k == 0;
-        d.last = k + cut >= cols;
-        j->kernels->dots[WEIGHT_F32](&d);
-    }
-}
-
-/* Rows row .. row + rows (at most PANEL_ROWS) of a float matrix with all vectors. */
-static void float_panel(const Job *j, const Product *p, size_t row, size_t rows, unsigned char *scratch)
-{
-    float tile[TILE_TOKENS * PANEL_ROWS];
-    float *panel = (float *)(void *)scratch, *sums = (float *)(void *)(scratch + panel_bytes(j->cols));
-    for (size_t r = 0; r < rows; r++)
-        widen(panel + r * j->cols, p->w, row + r, 0, j->cols);
-    for (size_t t = 0; t < j->n; t += TILE_TOKENS) {
-        size_t n = j->n - t < TILE_TOKENS ? j->n - t : TILE_TOKENS;
-        float_tile(j, (Dots){.w = (unsigned char *)panel, .row_bytes = j->cols * sizeof(float), .rows = rows, .x_stride = j->cols,
-                             .n = n, .cols = j->cols, .out = tile, .out_stride = PANEL_ROWS}, sums, t);
-        finish(p, tile, PANEL_ROWS, row, rows, t, n);
-    }
-}
-
-static void quant_panel(const Job *j, const Product *p, size_t row, size_t rows)
-{
-    float tile[TILE_TOKENS * PANEL_ROWS];
-    size_t groups = j->cols / GROUP;
-    QuantDots d = {.w = (const unsigned char *)p->w->data + row / SIDE_BY_SIDE * block_bytes(p->w->type, groups),
-                   .blocks = (rows + SIDE_BY_SIDE - 1) / SIDE_BY_SIDE, .groups = groups, .out = tile, .out_stride = PANEL_ROWS};
-    for (size_t t = 0; t < j->n; t += TILE_TOKENS) {
-        d.n = j->n - t < TILE_TOKENS ? j->n - t : TILE_TOKENS;
-        d.q = j->q + t * j->cols;
-        d.scale = j->scale + t * groups;
-        d.sum = j->sum + t * groups;
-        (p->w->type == WEIGHT_Q8 ? j->kernels->q8 : j->kernels->q4)(&d);
-        finish(p, tile, PANEL_ROWS, row, rows, t, d.n);
-    }
-}
-
-static void product_rows(const Job *j, const Product *p, size_t begin, size_t end, unsigned char *scratch)
-{
-    for (size_t row = begin; row < end; row += PANEL_ROWS) {
-        size_t rows = end - row < PANEL_ROWS ? end - row : PANEL_ROWS;
-        if (is_quantized(p->w->type))
-            quant_panel(j, p, row, rows);
-        else
-            float_panel(j, p, row, rows, scratch);
-    }
-}
-
-/* Units begin .. end of the loop: the parts of the products that lie there. */
-static void product_units(void *context, size_t begin, size_t end, int thread)
-{
-    const Job *j = context;
-    size_t base = 0;
-    for (size_t i = 0; i < j->count && base < end; i++) {
-        const Matrix *w = j->products[i].w;
-        size_t units = units_of(w), from = begin > base ? begin - base : 0, to = end - base < units ? end - base : units;
-        size_t last = to * SIDE_BY_SIDE < w->rows ? to * SIDE_BY_SIDE : w->rows;
-        if (from < to)
-            product_rows(j, &j->products[i], from * SIDE_BY_SIDE, last, j->scratch + (size_t)thread * thread_bytes(j->cols));
-        base += units;
-    }
-}
+/* What a piece of a product is worth taking for: bytes of weights. */
+#define LEAST_BYTES 32768
 
 void matmul(const Product *products, size_t count, const float *x, size_t n, Workspace *ws)
 {
-    Job j = {.products = products, .count = count, .kernels = kernels(), .x = x, .n = n, .cols = products[0].w->cols};
-    size_t units = 0, groups = j.cols / GROUP, threads = (size_t)threads_count();
-    bool quantized = false;
+    size_t cols = products[0].w->cols, threads = (size_t)threads_count(), pieces = 0, rows = 0;
+    Job j = {.products = products, .count = count, .kernels = kernels(), .x = x, .n = n, .cols = cols, .threads = threads, .least = 1};
+    bool any_quantized = false;
+    j.parts = (n + TILE_TOKENS - 1) / TILE_TOKENS;
+    j.few = n <= j.kernels->unwidened;
+    j.unit = j.few ? SIDE_BY_SIDE : panel_rows(cols);
+    if (j.parts == 1)
+        j.least = 1 + LEAST_BYTES / n / (j.unit * cols);
+    for (size_t i = 0; i < count; i++)
+        rows += products[i].w->rows;
+    while (j.unit > 2 * SIDE_BY_SIDE && rows / j.unit * j.parts < 16 * threads)
+        j.unit = j.unit / 2 / SIDE_BY_SIDE * SIDE_BY_SIDE;
     for (size_t i = 0; i < count; i++) {
-        assert(products[i].w->cols == j.cols);
-        units += units_of(products[i].w);
-        quantized = quantized || is_quantized(products[i].w->type);
+        assert(products[i].w->cols == cols);
+        j.units += units_of(products[i].w, j.unit);
+        any_quantized = any_quantized || is_quantized(products[i].w->type);
     }
-    assert(ws->size >= threads * thread_bytes(j.cols) + n * input_bytes(j.cols));
+    assert(ws->size >= threads * thread_bytes(cols) + inputs_bytes(n, cols));
     j.scratch = ws->memory;
-    unsigned char *inputs = j.scratch + threads * thread_bytes(j.cols);
+    unsigned char *inputs = j.scratch + threads * thread_bytes(cols);
     j.q = (int8_t *)inputs;
-    j.scale = (float *)(void *)(inputs + align_up(2 * n * j.cols));
-    j.sum = (int32_t *)(void *)(inputs + align_up(2 * n * j.cols) + align_up(4 * n * groups));
-    if (quantized && n > 1)
+    j.scale = (float *)(void *)(inputs + align_up(2 * n * cols));
+    j.sum = (int32_t *)(void *)(inputs + align_up(2 * n * cols) + align_up(4 * n * (cols / GROUP)));
+    if (any_quantized && n > 1)
         threads_for(n, 8, quantize_inputs, &j);
-    else if (quantized)
+    else if (any_quantized)
         quantize_inputs(&j, 0, n, 0);
-    threads_for(units, 2, product_units, &j);
+    while (piece_begin(&j, pieces) < j.units * j.parts)
+        pieces++;
+    threads_for(pieces, 1, do_piece, &j);
 }

@@ -6,9 +6,9 @@
 #include "threads.h"
 
 #define LANES 16        /* running sums of a dot product */
-#define GROUP 32      /* weights that share a scale */
+#define GROUP 32        /* weights that share a scale */
 #define SIDE_BY_SIDE 16 /* rows of a quantised matrix that lie interleaved */
-#define PANEL_ROWS 32   /* rows that are widened at a time */
+#define PANEL_ROWS 128  /* rows that are widened at a time, at most */
 #define TILE_TOKENS 48  /* vectors that meet a panel at a time */
 
 /* Dot products of `rows` rows with n vectors: out[t * out_stride + r]. Memory of out beyond `rows`, up to a multiple of
@@ -20,7 +20,7 @@ typedef struct {
     size_t rows;
     const float *x; /* [n][x_stride] */
     size_t x_stride, n, cols;
-    float *sums; /* NULL: columns are whole */
+    float *sums;
     bool first, last;
     float *out;
     size_t out_stride;
@@ -47,7 +47,7 @@ typedef struct {
     QuantDotsKernel *q8, *q4;
     ConvertKernel *bf16, *f16;
     size_t unwidened; /* up to so many vectors meet the weights as they are stored; more meet a panel widened to float32 */
-    size_t cut;       /* columns of a piece when there are more vectors, a multiple of LANES; 0: never cut */
+    size_t cut;       /* columns of a piece when there are more vectors, a multiple of LANES */
     bool wide_inputs; /* q8 and q4 want int16_t */
 } Kernels;
 

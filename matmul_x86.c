@@ -1,0 +1,367 @@
+/* matmul's kernels for x86-64: AVX-512 and AVX2. They give the bits of the scalar definitions in matmul.c. Each function names
+ * the instructions that it needs, so that one program holds them all; which are used is decided at run time. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "matmul_kernels.h"
+
+#ifdef __x86_64__
+
+#include <immintrin.h>
+#include <string.h>
+
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")))
+#define AVX2 __attribute__((target("avx2,fma,f16c")))
+#define INLINE512 AVX512 __attribute__((always_inline)) static inline
+#define INLINE256 AVX2 __attribute__((always_inline)) static inline
+
+/* Few vectors pass by each four rows, whose weights come from memory: those are asked for in time, AHEAD bytes before, and in the
+ * next four rows when these end. Of many vectors a few stay in the first cache while the rows pass by. */
+#define FEW 12
+#define AHEAD 2048
+
+/* ---- AVX-512: dot products ---------------------------------------------------------------------------------------------- */
+
+/* Sixteen weights at p, widened; those not in mask are not touched and zero. */
+INLINE512 __m512 load512(WeightType type, const unsigned char *p, __mmask16 mask)
+{
+    if (type == WEIGHT_F32)
+        return _mm512_maskz_loadu_ps(mask, p);
+    __m256i half = _mm256_maskz_loadu_epi16(mask, p);
+    if (type == WEIGHT_BF16)
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+    return _mm512_cvtph_ps(half);
+}
+
+/* Sixteen weights, number 0 or 1 of those in a whole cache line. */
+INLINE512 __m512 part512(WeightType type, __m512i line, int part)
+{
+    if (type == WEIGHT_F32)
+        return _mm512_castsi512_ps(line);
+    if (type == WEIGHT_F16)
+        return _mm512_cvtph_ps(part ? _mm512_extracti64x4_epi64(line, 1) : _mm512_castsi512_si256(line));
+    const __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1,
+                                           1, 0, 0);
+    __m512i from = part ? _mm512_add_epi16(twice, _mm512_set1_epi16(16)) : twice;
+    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, from, line));
+}
+
+/* From two vectors, the upper half of each added to its lower half: lanes 0-7 are a's, 8-15 are b's. */
+INLINE512 __m512 add_halves(__m512 a, __m512 b)
+{
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+}
+
+/* The tree: sums of four vectors, each in four lanes of the result. */
+INLINE512 __m512 add_quarters(__m512 a, __m512 b, __m512 c, __m512 d)
+{
+    __m512 ab = add_halves(a, b), cd = add_halves(c, d);
+    return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+}
+
+/* sum[t][r], r = 0..3, of the running sums acc[r][t] of four rows and up to four vectors. */
+INLINE512 void add_lanes512(float *out, size_t stride, __m512 (*acc)[6], size_t first, size_t n)
+{
+    __m512 quarters[4];
+    size_t last = n - 1;
+    for (size_t r = 0; r < 4; r++)
+        quarters[r] = add_quarters(acc[r][first], acc[r][first + (1 < last ? 1 : last)], acc[r][first + (2 < last ? 2 : last)],
+                                   acc[r][first + last]);
+    __m512 p = _mm512_add_ps(_mm512_shuffle_ps(quarters[0], quarters[1], 0x44), _mm512_shuffle_ps(quarters[0], quarters[1], 0xee));
+    __m512 q = _mm512_add_ps(_mm512_shuffle_ps(quarters[2], quarters[3], 0x44), _mm512_shuffle_ps(quarters[2], quarters[3], 0xee));
+    __m512 s = _mm512_add_ps(_mm512_shuffle_ps(p, q, 0x88), _mm512_shuffle_ps(p, q, 0xdd));
+    _mm_storeu_ps(out, _mm512_castps512_ps128(s));
+    if (n > 1)
+        _mm_storeu_ps(out + stride, _mm512_extractf32x4_ps(s, 1));
+    if (n > 2)
+        _mm_storeu_ps(out + 2 * stride, _mm512_extractf32x4_ps(s, 2));
+    if (n > 3)
+        _mm_storeu_ps(out + 3 * stride, _mm512_extractf32x4_ps(s, 3));
+}
+
+/* Four rows from r on with n (at most 6) vectors from t on: a register for each of the 4 n results. */
+INLINE512 void tile512(const Dots *d, WeightType type, size_t n, bool few, size_t r, size_t t)
+{
+    size_t bytes = type == WEIGHT_F32 ? 4 : 2, step = 64 / bytes, last = d->rows - 1, k = 0;
+    size_t stride = (d->rows + 3) / 4 * 4 * LANES;
+    const float *x = d->x + t * d->x_stride;
+    float *sums = d->sums + t * stride + r * LANES, *out = d->out + t * d->out_stride + r;
+    const unsigned char *w[4];
+    __m512 acc[4][6];
+    for (size_t i = 0; i < 4; i++) {
+        w[i] = d->w + (r + i < last ? r + i : last) * d->row_bytes;
+        for (size_t j = 0; j < n; j++)
+            acc[i][j] = d->first ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + j * stride + i * LANES);
+    }
+    for (int end = 0; end < 2; end++) {
+        size_t ahead = end ? AHEAD + 3 * d->row_bytes : AHEAD, stop = end ? d->cols : d->cols - AHEAD / bytes;
+        if (!end && (!few || d->cols < AHEAD / bytes))
+            continue;
+        for (; k + step <= stop; k += step)
+            for (size_t part = 0; part < step / LANES; part++) {
+                __m512 v[4];
+                for (size_t i = 0; i < 4; i++)
+                    v[i] = part512(type, _mm512_loadu_si512(w[i] + k * bytes), (int)part);
+                for (size_t i = 0; i < 4 && few && part == 0; i++)
+                    _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
+                for (size_t j = 0; j < n; j++) {
+                    __m512 u = _mm512_loadu_ps(x + j * d->x_stride + k + part * LANES);
+                    for (size_t i = 0; i < 4; i++)
+                        acc[i][j] = _mm512_fmadd_ps(v[i], u, acc[i][j]);
+                }
+            }
+    }
+    for (; k < d->cols; k += LANES) {
+        __mmask16 mask = (__mmask16)(d->cols - k < LANES ? (1u << (d->cols - k)) - 1 : 0xffff);
+        for (size_t j = 0; j < n; j++) {
+            __m512 u = _mm512_maskz_loadu_ps(mask, x + j * d->x_stride + k);
+            for (size_t i = 0; i < 4; i++)
+                acc[i][j] = _mm512_mask3_fmadd_ps(load512(type, w[i] + k * bytes, mask), u, acc[i][j], mask);
+        }
+    }
+    if (d->last) {
+        add_lanes512(out, d->out_stride, acc, 0, n < 4 ? n : 4);
+        if (n > 4)
+            add_lanes512(out + 4 * d->out_stride, d->out_stride, acc, 4, n - 4);
+        return;
+    }
+    for (size_t i = 0; i < 4; i++)
+        for (size_t j = 0; j < n; j++)
+            _mm512_storeu_ps(sums + j * stride + i * LANES, acc[i][j]);
+}
+
+INLINE512 void dots512(const Dots *d, WeightType type)
+{
+    size_t rows_end = d->n <= FEW ? 4 : d->rows;
+    for (size_t base = 0; base < d->rows; base += rows_end)
+        for (size_t t = 0; t < d->n; t += 6)
+            switch (d->n - t) {
+#define ROWS(n, few) for (size_t r = base; r < base + rows_end; r += 4) tile512(d, type, n, few, r, t)
+            case 1: ROWS(1, true); break;
+            case 2: ROWS(2, true); break;
+            case 3: ROWS(3, true); break;
+            case 4: ROWS(4, true); break;
+            case 5: ROWS(5, true); break;
+            default: ROWS(6, false);
+#undef ROWS
+            }
+}
+
+AVX512 static void dots512_f32(const Dots *d)
+{
+    dots512(d, WEIGHT_F32);
+}
+
+AVX512 static void dots512_bf16(const Dots *d)
+{
+    dots512(d, WEIGHT_BF16);
+}
+
+AVX512 static void dots512_f16(const Dots *d)
+{
+    dots512(d, WEIGHT_F16);
+}
+
+INLINE512 void convert512(WeightType type, float *out, const void *in, size_t n)
+{
+    const unsigned char *p = in;
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        _mm512_storeu_ps(out + i, load512(type, p + 2 * i, 0xffff));
+    __mmask16 mask = (__mmask16)((1u << (n - i)) - 1);
+    if (mask)
+        _mm512_mask_storeu_ps(out + i, mask, load512(type, p + 2 * i, mask));
+}
+
+AVX512 static void convert512_bf16(float *out, const void *in, size_t n)
+{
+    convert512(WEIGHT_BF16, out, in, n);
+}
+
+AVX512 static void convert512_f16(float *out, const void *in, size_t n)
+{
+    convert512(WEIGHT_F16, out, in, n);
+}
+
+/* ---- AVX2: the sixteen running sums are two registers ---------------------------------------------------------------------- */
+
+/* Eight weights at p, widened. */
+INLINE256 __m256 load256(WeightType type, const unsigned char *p)
+{
+    if (type == WEIGHT_F32)
+        return _mm256_loadu_ps((const float *)(const void *)p);
+    __m128i half = _mm_loadu_si128((const __m128i *)(const void *)p);
+    if (type == WEIGHT_BF16)
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+    return _mm256_cvtph_ps(half);
+}
+
+/* The first n < 8 of eight weights; the others are -0, and their products with +0 change no sum. */
+INLINE256 __m256 load256_tail(WeightType type, const unsigned char *p, size_t n)
+{
+    unsigned char weights[32] = {0};
+    memcpy(weights, p, n * (type == WEIGHT_F32 ? 4 : 2));
+    __m256i absent = _mm256_cmpgt_epi32(_mm256_setr_epi32(1, 2, 3, 4, 5, 6, 7, 8), _mm256_set1_epi32((int)n));
+    return _mm256_or_ps(load256(type, weights), _mm256_castsi256_ps(_mm256_slli_epi32(absent, 31)));
+}
+
+/* One run along the columns: n vectors with four rows, `halves` halves of the sums from half h on; n * halves <= 3. */
+INLINE256 void run256(const Dots *d, WeightType type, size_t n, size_t h, size_t halves, bool few, const unsigned char *const w[4],
+                      const float *x, __m256 (*acc)[3])
+{
+    size_t bytes = type == WEIGHT_F32 ? 4 : 2, k = 0;
+    for (int end = 0; end < 2; end++) {
+        size_t ahead = end ? AHEAD + 3 * d->row_bytes : AHEAD, stop = end ? d->cols : d->cols - AHEAD / bytes;
+        if (!end && (!few || d->cols < AHEAD / bytes))
+            continue;
+        for (; k + LANES <= stop; k += LANES) {
+            for (size_t i = 0; i < 4 && few && h == 0; i++)
+                _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
+            for (size_t g = 0; g < halves; g++) {
+                __m256 u[3];
+                for (size_t j = 0; j < n; j++)
+                    u[j] = _mm256_loadu_ps(x + j * d->x_stride + k + 8 * (h + g));
+                for (size_t i = 0; i < 4; i++) {
+                    __m256 v = load256(type, w[i] + (k + 8 * (h + g)) * bytes);
+                    for (size_t j = 0; j < n; j++)
+                        acc[i][j * halves + g] = _mm256_fmadd_ps(v, u[j], acc[i][j * halves + g]);
+                }
+            }
+        }
+    }
+    for (size_t g = 0; g < halves; g++) {
+        size_t at = k + 8 * (h + g), left = at < d->cols ? d->cols - at : 0;
+        left = left < 8 ? left : 8;
+        for (size_t j = 0; j < n && left; j++) {
+            float u[8] = {0};
+            memcpy(u, x + j * d->x_stride + at, left * sizeof *u);
+            for (size_t i = 0; i < 4; i++)
+                acc[i][j * halves + g] =
+                    _mm256_fmadd_ps(load256_tail(type, w[i] + at * bytes, left), _mm256_loadu_ps(u), acc[i][j * halves + g]);
+        }
+    }
+}
+
+/* The tree over four rows' sums: eight lanes each, l + 8 being added already. */
+INLINE256 __m128 add_lanes256(__m256 a, __m256 b, __m256 c, __m256 d)
+{
+    __m256 ab = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+    __m256 cd = _mm256_add_ps(_mm256_permute2f128_ps(c, d, 0x20), _mm256_permute2f128_ps(c, d, 0x31));
+    __m256 p = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+    __m256 q = _mm256_add_ps(_mm256_shuffle_ps(p, p, 0x88), _mm256_shuffle_ps(p, p, 0xdd));
+    return _mm_unpacklo_ps(_mm256_castps256_ps128(q), _mm256_extractf128_ps(q, 1));
+}
+
+/* Four rows from r on with n (at most 3) vectors from t on; several vectors in two runs, one for each half of the sums. */
+INLINE256 void tile256(const Dots *d, WeightType type, size_t n, bool few, size_t r, size_t t)
+{
+    size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * LANES, halves = n == 1 ? 2 : 1;
+    const float *x = d->x + t * d->x_stride;
+    float *sums = d->sums + t * stride + r * LANES;
+    const unsigned char *w[4];
+    __m256 done[2][4][3];
+    for (size_t i = 0; i < 4; i++)
+        w[i] = d->w + (r + i < last ? r + i : last) * d->row_bytes;
+    for (size_t h = 0; h < 2; h += halves) {
+        __m256 acc[4][3];
+        for (size_t i = 0; i < 4; i++)
+            for (size_t j = 0; j < n * halves; j++)
+                acc[i][j] = d->first ? _mm256_setzero_ps()
+                                     : _mm256_loadu_ps(sums + j / halves * stride + i * LANES + 8 * (h + j % halves));
+        run256(d, type, n, h, halves, few, w, x, acc);
+        for (size_t i = 0; i < 4; i++)
+            for (size_t j = 0; j < n * halves; j++)
+                done[h + j % halves][i][j / halves] = acc[i][j];
+    }
+    for (size_t j = 0; j < n; j++) {
+        __m256 sum[4];
+        for (size_t i = 0; i < 4; i++) {
+            sum[i] = _mm256_add_ps(done[0][i][j], done[1][i][j]);
+            if (!d->last) {
+                _mm256_storeu_ps(sums + j * stride + i * LANES, done[0][i][j]);
+                _mm256_storeu_ps(sums + j * stride + i * LANES + 8, done[1][i][j]);
+            }
+        }
+        if (d->last)
+            _mm_storeu_ps(d->out + (t + j) * d->out_stride + r, add_lanes256(sum[0], sum[1], sum[2], sum[3]));
+    }
+}
+
+INLINE256 void dots256(const Dots *d, WeightType type)
+{
+    size_t rows_end = d->n <= FEW ? 4 : d->rows;
+    for (size_t base = 0; base < d->rows; base += rows_end)
+        for (size_t t = 0; t < d->n; t += 3)
+            for (size_t r = base; r < base + rows_end; r += 4) {
+                if (d->n - t == 1)
+                    tile256(d, type, 1, true, r, t);
+                else if (d->n - t == 2)
+                    tile256(d, type, 2, true, r, t);
+                else
+                    tile256(d, type, 3, false, r, t);
+            }
+}
+
+AVX2 static void dots256_f32(const Dots *d)
+{
+    dots256(d, WEIGHT_F32);
+}
+
+AVX2 static void dots256_bf16(const Dots *d)
+{
+    dots256(d, WEIGHT_BF16);
+}
+
+AVX2 static void dots256_f16(const Dots *d)
+{
+    dots256(d, WEIGHT_F16);
+}
+
+INLINE256 void convert256(WeightType type, float *out, const unsigned char *in, size_t n)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        _mm256_storeu_ps(out + i, load256(type, in + 2 * i));
+    if (i < n) {
+        unsigned char weights[16] = {0};
+        float wide[8];
+        memcpy(weights, in + 2 * i, 2 * (n - i));
+        _mm256_storeu_ps(wide, load256(type, weights));
+        memcpy(out + i, wide, (n - i) * sizeof *out);
+    }
+}
+
+AVX2 static void convert256_bf16(float *out, const void *in, size_t n)
+{
+    convert256(WEIGHT_BF16, out, in, n);
+}
+
+AVX2 static void convert256_f16(float *out, const void *in, size_t n)
+{
+    convert256(WEIGHT_F16, out, in, n);
+}
+
+/* ---- the tables ------------------------------------------------------------------------------------------------------------ */
+
+static const Kernels avx512 = {
+    .dots = {dots512_f32, dots512_bf16, dots512_f16}, .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = 12, .cut = 1024,
+};
+
+static const Kernels avx2 = {
+    .dots = {dots256_f32, dots256_bf16, dots256_f16}, .bf16 = convert256_bf16, .f16 = convert256_f16, .unwidened = 12, .cut = 1024,
+};
+
+const Kernels *kernels_x86(CpuLevel level)
+{
+    return level == CPU_SCALAR ? NULL : level == CPU_AVX2 ? &avx2 : &avx512;
+}
+
+#else
+
+const Kernels *kernels_x86(CpuLevel level)
+{
+    (void)level;
+    return NULL;
+}
+
+#endif
