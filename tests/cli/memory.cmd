@@ -26,4 +26,4 @@ run generate -m . --ids 5 -n 2 -q
 ulimit -v 300000 2>/dev/null || { echo "no ulimit -v"; exit 77; }
 run --version >/dev/null 2>&1 || { echo "this build needs more address space than that"; exit 77; }
 run generate -m . --ids 5 -n 2 2>&1 | sed 's/[0-9.]* [MGk]*B/N/g; s/; .*//; s/, [0-9.]* tok.*//'
-run generate -m . --ids 5 -n 2 --json | grep -c '"weights":"bf16"'
+run generate -m . --ids 5 -n 2 -q --json | grep -c '"weights":"bf16"'
