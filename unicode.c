@@ -1039,6 +1039,14 @@ bool unicode_is_nfc(const char *text, size_t length)
     uint8_t last = 0; /* combining class of the character before */
     for (size_t i = 0; i < length;) {
         unsigned char lead = (unsigned char)text[i];
+        uint64_t eight = UINT64_MAX;
+        if (length - i >= 8)
+            memcpy(&eight, text + i, 8);
+        if (!(eight & 0x8080808080808080u)) {
+            i += 8;
+            last = 0;
+            continue;
+        }
         if (lead < 0xcc || (lead >= 0xe4 && lead <= 0xe9)) { /* below U+0300; U+4000..U+9FFF */
             i += lead < 0x80 ? 1 : lead < 0xe0 ? 2 : 3;
             last = 0;
