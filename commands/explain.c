@@ -196,6 +196,9 @@ static void explain(Session *s, const IdList *prompt)
                    .values = room < 18   ? 2
                              : room > 72 ? 8
                                          : (size_t)room / 9};
+    char err[512];
+    if (run_state_reserve(&s->state, prompt->count, err)) /* nothing may fail once something was printed */
+        die(EXIT_FAILED, "%s", err);
     e.logits = must(malloc(c->vocab_size * sizeof *e.logits));
     e.x = must(calloc(c->dim, sizeof *e.x));
     if (last)
