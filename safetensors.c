@@ -618,14 +618,24 @@ float *safetensors_load_float(SafetensorsFile *st, const char *name)
 
 /* ---- all weights ------------------------------------------------------------------------------------------------- */
 
-/* All tensors are gone through twice: without storage to check each and to count, then to fill the storage. */
+/* One tensor's way from the file into TransformerWeights. */
+typedef struct {
+    SafetensorsTensor tensor;
+    WeightType type; /* what it becomes */
+    bool view;       /* stays in the mapping */
+    uint64_t place;  /* else: where it goes in the storage */
+    float **array;   /* gets the address of the place, if the tensor begins an array of floats; else NULL */
+    Matrix *matrix;  /* NULL: a vector */
+} Load;
+
 typedef struct {
     SafetensorsFile *st;
     TransformerWeights *w;
     size_t n_layers;
-    unsigned char *storage; /* NULL the first time */
-    uint64_t used;          /* bytes of it; no overflow: the files fit the address space, a number at most doubles */
-    uint64_t done, total;   /* bytes of the files, for the progress */
+    Load *loads;
+    size_t n;
+    uint64_t used;  /* bytes of the storage; no overflow: the files fit the address space, a number at most doubles */
+    uint64_t total; /* bytes of the files */
 } Loader;
 
 /* A matrix must be [rows,cols], a vector, whose cols are 0, [rows]. */
@@ -640,10 +650,15 @@ static int check_weight(SafetensorsFile *st, const SafetensorsTensor *t, size_t 
     return check_computable(st, t);
 }
 
+static bool is_quantised(WeightMode mode)
+{
+    return mode == MODE_Q8 || mode == MODE_Q4;
+}
+
 /* What becomes of a matrix. MODE_BF16 keeps the type in the file, but F64, which a Matrix can't have, becomes F32. */
 static WeightType weight_type(WeightMode mode, Dtype dtype, bool in_layer)
 {
-    if (mode == MODE_Q8 || mode == MODE_Q4)
+    if (is_quantised(mode))
         return mode == MODE_Q4 && in_layer ? WEIGHT_Q4 : WEIGHT_Q8;
     if (mode == MODE_BF16 && dtype == DTYPE_BF16)
         return WEIGHT_BF16;
@@ -665,38 +680,30 @@ static int quantise(SafetensorsFile *st, const SafetensorsTensor *t, const Matri
     return result == 0 ? 0 : fail(st, t, "row %zu has a NaN or an infinity, which q8 and q4 can't hold", bad_row);
 }
 
-/* One tensor: checked and counted, and the second time brought to its place. Layers of an array of floats follow one
- * another without a gap; whatever else starts at a multiple of 64 bytes. Outside of the layers, layer is -1. Vectors
- * have no cols and no matrix. */
-static int load_weight(Loader *l, const char *name, int layer, size_t rows, size_t cols, float **array, Matrix *matrix)
+/* Finds and checks one tensor and gives it its place. Layers of an array of floats follow one another without a gap;
+ * whatever else starts at a multiple of 64 bytes. Outside of the layers, layer is -1. Vectors have no cols, no matrix. */
+static int add_weight(Loader *l, const char *name, int layer, size_t rows, size_t cols, float **array, Matrix *matrix)
 {
-    SafetensorsTensor t;
-    if (safetensors_find(l->st, name, &t) != 0 || check_weight(l->st, &t, rows, cols) != 0)
-        return -1;
+    Load *load = &l->loads[l->n];
+    SafetensorsTensor *t = &load->tensor;
     WeightMode mode = matrix ? l->w->mode : MODE_F32;
-    WeightType type = weight_type(mode, t.dtype, layer >= 0);
-    bool quantised = type == WEIGHT_Q8 || type == WEIGHT_Q4, view = mode == MODE_BF16 && t.dtype != DTYPE_F64;
-    if (quantised && cols % 32 != 0)
-        return fail(l->st, &t, "has rows of %zu numbers; q8 and q4 need a multiple of 32", cols);
+    if (safetensors_find(l->st, name, t) != 0 || check_weight(l->st, t, rows, cols) != 0)
+        return -1;
+    if (is_quantised(mode) && cols % 32 != 0)
+        return fail(l->st, t, "has rows of %zu numbers; q8 and q4 need a multiple of 32", cols);
     if (mode != MODE_F32 || layer <= 0)
         l->used = (l->used + 63) / 64 * 64;
-    unsigned char *place = l->storage ? l->storage + l->used : NULL;
-    l->used += view ? 0 : quantised ? matmul_quantized_size(type, rows, cols) : t.elements * sizeof(float);
-    if (!l->storage) {
-        l->total += t.length;
-        return 0;
-    }
-    if (mode == MODE_F32 && layer <= 0)
-        *array = (float *)place;
-    if (matrix)
-        *matrix = (Matrix){view ? safetensors_data(&t) : place, type, rows, cols};
-    if (quantised && quantise(l->st, &t, matrix, place) != 0)
-        return -1;
-    if (!quantised && !view)
-        convert(&t, (float *)place, true);
-    l->done += t.length;
-    if (l->st->progress)
-        l->st->progress(l->st->progress_context, l->done, l->total);
+    load->type = weight_type(mode, t->dtype, layer >= 0);
+    load->view = mode == MODE_BF16 && t->dtype != DTYPE_F64;
+    load->place = l->used;
+    load->array = mode == MODE_F32 && layer <= 0 ? array : NULL;
+    load->matrix = matrix;
+    if (is_quantised(mode))
+        l->used += matmul_quantized_size(load->type, rows, cols);
+    else if (!load->view)
+        l->used += t->elements * sizeof(float);
+    l->total += t->length;
+    l->n++;
     return 0;
 }
 
@@ -706,17 +713,18 @@ static int load_layered(Loader *l, const char *suffix, size_t rows, size_t cols,
     for (int layer = 0; (size_t)layer < l->n_layers; layer++) {
         char name[96];
         snprintf(name, sizeof name, LAYER_NAME, layer, suffix);
-        if (load_weight(l, name, layer, rows, cols, array, matrices ? &matrices[layer] : NULL) != 0)
+        if (add_weight(l, name, layer, rows, cols, array, matrices ? &matrices[layer] : NULL) != 0)
             return -1;
     }
     return 0;
 }
 
-static int load_all(Loader *l, const Config *c)
+/* All tensors that config.json asks for. */
+static int add_all(Loader *l, const Config *c)
 {
     TransformerWeights *w = l->w;
     size_t vocab = c->vocab_size, dim = c->dim, q_dim = c->q_dim, kv_dim = c->kv_dim, hidden = c->hidden_dim;
-    if (load_weight(l, "model.embed_tokens.weight", -1, vocab, dim, &w->token_embedding_table, &w->embedding)
+    if (add_weight(l, "model.embed_tokens.weight", -1, vocab, dim, &w->token_embedding_table, &w->embedding)
         || load_layered(l, "input_layernorm.weight", dim, 0, &w->input_layernorm, NULL)
         || load_layered(l, "self_attn.q_proj.weight", q_dim, dim, &w->q_proj, w->q)
         || load_layered(l, "self_attn.q_proj.bias", q_dim, 0, &w->q_bias, NULL)
@@ -729,22 +737,20 @@ static int load_all(Loader *l, const Config *c)
         || load_layered(l, "mlp.gate_proj.weight", hidden, dim, &w->gate_proj, w->gate)
         || load_layered(l, "mlp.up_proj.weight", hidden, dim, &w->up_proj, w->up)
         || load_layered(l, "mlp.down_proj.weight", dim, hidden, &w->down_proj, w->down)
-        || load_weight(l, "model.norm.weight", -1, dim, 0, &w->norm, NULL))
+        || add_weight(l, "model.norm.weight", -1, dim, 0, &w->norm, NULL))
         return -1;
-    if (!c->tie_word_embeddings)
-        return load_weight(l, "lm_head.weight", -1, vocab, dim, &w->lm_head, &w->head);
-    w->lm_head = w->token_embedding_table;
-    w->head = w->embedding;
-    return 0;
+    return c->tie_word_embeddings ? 0 : add_weight(l, "lm_head.weight", -1, vocab, dim, &w->lm_head, &w->head);
 }
 
-static int allocate_matrices(Loader *l)
+/* The matrices of all layers, and the list of tensors: three outside of the layers, twelve in each. */
+static int allocate_lists(Loader *l)
 {
     Matrix **fields[7] = {&l->w->q, &l->w->k, &l->w->v, &l->w->o, &l->w->gate, &l->w->up, &l->w->down};
     Matrix *all = calloc(l->n_layers, 7 * sizeof *all);
+    l->loads = calloc(l->n_layers + 1, 12 * sizeof *l->loads);
     for (size_t i = 0; i < 7 && all; i++)
         *fields[i] = all + i * l->n_layers;
-    return all ? 0 : fail(l->st, NULL, "not enough memory for %zu layers", l->n_layers);
+    return all && l->loads ? 0 : fail(l->st, NULL, "not enough memory for %zu layers", l->n_layers);
 }
 
 static int allocate_storage(Loader *l)
@@ -754,10 +760,42 @@ static int allocate_storage(Loader *l)
         storage = mmap(NULL, (size_t)l->used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (storage == MAP_FAILED)
         return fail(l->st, NULL, "not enough memory: the weights take %" PRIu64 " bytes", l->used);
-    l->w->storage = l->storage = storage;
+    l->w->storage = storage;
     l->w->storage_size = (size_t)l->used;
     madvise(storage, l->w->storage_size, MADV_HUGEPAGE);
-    l->used = 0;
+    return 0;
+}
+
+static int compare_loads(const void *left, const void *right)
+{
+    const SafetensorsTensor *a = &((const Load *)left)->tensor, *b = &((const Load *)right)->tensor;
+    if (a->file != b->file)
+        return a->file < b->file ? -1 : 1;
+    return a->offset < b->offset ? -1 : a->offset > b->offset;
+}
+
+/* Brings all tensors to their places, in the order of the files, which is how a disk reads them fastest. */
+static int run_loads(Loader *l)
+{
+    uint64_t done = 0;
+    qsort(l->loads, l->n, sizeof *l->loads, compare_loads);
+    for (Load *load = l->loads; load < l->loads + l->n; load++) {
+        const SafetensorsTensor *t = &load->tensor;
+        unsigned char *place = (unsigned char *)l->w->storage + load->place;
+        if (load->array)
+            *load->array = (float *)place;
+        if (load->matrix)
+            *load->matrix = (Matrix){load->view ? safetensors_data(t) : place, load->type, t->shape[0], t->shape[1]};
+        if (load->matrix && is_quantised(l->w->mode)) {
+            if (quantise(l->st, t, load->matrix, place) != 0)
+                return -1;
+        } else if (!load->view) {
+            convert(t, (float *)place, true);
+        }
+        done += t->length;
+        if (l->st->progress)
+            l->st->progress(l->st->progress_context, done, l->total);
+    }
     return 0;
 }
 
@@ -781,10 +819,15 @@ static int allocate_storage(Loader *l)
 int safetensors_load_weights(SafetensorsFile *st, const Config *cfg, TransformerWeights *w)
 {
     Loader l = {.st = st, .w = w, .n_layers = cfg->n_layers};
-    if (allocate_matrices(&l) == 0 && load_all(&l, cfg) == 0 && allocate_storage(&l) == 0 && load_all(&l, cfg) == 0)
-        return 0;
-    safetensors_free_weights(w);
-    return -1;
+    int result = allocate_lists(&l) == 0 && add_all(&l, cfg) == 0 && allocate_storage(&l) == 0 ? run_loads(&l) : -1;
+    free(l.loads);
+    if (result != 0)
+        safetensors_free_weights(w);
+    else if (cfg->tie_word_embeddings) {
+        w->lm_head = w->token_embedding_table;
+        w->head = w->embedding;
+    }
+    return result;
 }
 
 void safetensors_free_weights(TransformerWeights *w)
