@@ -6,8 +6,10 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -90,6 +92,7 @@ Tokenizer *open_tokenizer(void)
 typedef struct {
     pthread_t thread;
     bool started;
+    atomic_bool done;
     const char *directory;
     Tokenizer *tokenizer;
     char err[512];
@@ -99,6 +102,7 @@ static void *load_tokenizer(void *context)
 {
     TokenizerLoad *load = context;
     load->tokenizer = tokenizer_open(load->directory, load->err);
+    atomic_store(&load->done, true);
     return NULL;
 }
 
@@ -205,6 +209,25 @@ static void load_weights(Session *s, WeightMode mode)
         !safetensors_find(st, "model.embed_tokens.weight", &embedding) && dtype_bits(embedding.dtype) == 16;
 }
 
+/* While the tokenizer is still being read: asks the system for the pages that the first token will need anyway. */
+static void touch_weights(const Session *s, TokenizerLoad *load)
+{
+#ifdef MADV_POPULATE_READ
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), piece = (uintptr_t)4 << 20;
+    const Matrix *m;
+    if (s->model.weights.mode != MODE_BF16 || common.no_mmap || !load->started)
+        return;
+    for (size_t i = 0; (m = matrix_at(&s->model, i)); i++) {
+        uintptr_t at = (uintptr_t)m->data & ~(page - 1), end = (uintptr_t)m->data + matrix_bytes(m);
+        for (; at < end && !atomic_load(&load->done); at += piece)
+            madvise((void *)at, end - at < piece ? end - at : piece, MADV_POPULATE_READ);
+    }
+#else
+    (void)s;
+    (void)load;
+#endif
+}
+
 /* ---- session ----------------------------------------------------------------------------------------------------- */
 
 void start_kernels(void)
@@ -260,8 +283,12 @@ void session_open(Session *s, bool need_tokenizer, bool all_logits)
     if (need_tokenizer || has_tokenizer(s->checkpoint.directory))
         start_tokenizer(&load, s->checkpoint.directory);
     load_weights(s, mode);
-    s->tokenizer = finish_tokenizer(&load, need_tokenizer);
     start_state(s, all_logits);
+    touch_weights(s, &load);
+    s->tokenizer = finish_tokenizer(&load, need_tokenizer);
+    if (s->tokenizer && tokenizer_size(s->tokenizer) > s->model.config.vocab_size)
+        warn("the tokenizer has ids up to %zu, but the model only %zu rows: those beyond cannot be used",
+             tokenizer_size(s->tokenizer) - 1, s->model.config.vocab_size);
     s->load_seconds = seconds_now() - start;
 }
 
