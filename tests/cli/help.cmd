@@ -1,5 +1,6 @@
 # all help goes to standard output and fits 80 columns; "run help X" and "run X --help" are the same
-run --help | tee main
+run --help >main
+grep -q "^  generate  *\[PROMPT\]  *continue a text" main || echo "generate is missing" >&2
 awk 'length($0) > 80 { print "run: " $0 }' main >&2
 run help | cmp - /dev/stdin <<END >&2
 $(run --help)

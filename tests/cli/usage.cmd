@@ -49,4 +49,6 @@ try bench x
 try bench -p 513 -q
 try info a b
 try perplexity a --ids 1,2
-RUN_ISA=sse9 run logits --ids 1 2>&1 >&2 | sed 's/there.*//' >&2
+RUN_ISA=sse9 run logits --ids 1 2>err
+echo "exit $?"
+grep -c RUN_ISA=sse9 err
