@@ -65,6 +65,14 @@ int disk_sync(int fd)
     return 0;
 }
 
+int disk_set_size(int fd, uint64_t size)
+{
+    while (ftruncate(fd, (off_t)size) != 0)
+        if (errno != EINTR)
+            return -1;
+    return 0;
+}
+
 int disk_sync_folder(const char *path)
 {
     char *folder = strdup(path), *slash = folder ? strrchr(folder, '/') : NULL;
@@ -184,7 +192,7 @@ int new_file_open(NewFile *f, const char *path, char err[512])
         f->part = NULL;
         return -1;
     }
-    return ftruncate(f->fd, 0) == 0 ? 0 : fail(err, "%s: %s", f->part, strerror(errno));
+    return disk_set_size(f->fd, 0) == 0 ? 0 : fail(err, "%s: %s", f->part, strerror(errno));
 }
 
 int new_file_finish(NewFile *f, char err[512])

@@ -12,6 +12,7 @@
 int disk_write(int fd, const void *bytes, size_t n, uint64_t offset);
 int disk_read(int fd, void *bytes, size_t n, uint64_t offset);
 int disk_sync(int fd);
+int disk_set_size(int fd, uint64_t size);
 int disk_sync_folder(const char *path);                /* the folder of that file: names are on disk */
 bool disk_exists(const char *path);                    /* a dangling link, too */
 char *disk_name(const char *path, const char *suffix); /* fresh: path and suffix; NULL: out of memory */

@@ -182,7 +182,7 @@ static int write_data(NewFile *f, const ShardContent *c, const Placed *order, co
     uint64_t size = header_size;
     for (size_t i = 0; i < c->n; i++)
         size += order[i].tensor->length;
-    if (disk_write(f->fd, header, header_size, 0) != 0 || ftruncate(f->fd, (off_t)size) != 0)
+    if (disk_write(f->fd, header, header_size, 0) != 0 || disk_set_size(f->fd, size) != 0)
         return fail(err, "%s: %s", f->part, strerror(errno));
     uint64_t offset = header_size;
     for (size_t i = 0; i < c->n; offset += order[i++].tensor->length) {

@@ -455,7 +455,7 @@ static void write_patch(Diff *d, const char *path)
     Progress p = {.what = "writing the patch", .total = 0};
     for (size_t i = 0; i < d->n; i++)
         p.total += d->pairs[i].a ? 2 * d->pairs[i].a->length : 0;
-    catch_interrupts();
+    prepare_writing();
     if (patch_write(&d->a, &d->b, path, tell_progress, &p, &size, err) != 0)
         die(interrupted ? EXIT_INTERRUPTED : EXIT_TROUBLE, "%s", err);
     progress_end();

@@ -381,7 +381,7 @@ int cmd_edit(int argc, char **argv)
 {
     EditArguments a = parse_edit(argc, argv);
     Checkpoint c;
-    catch_interrupts(); /* from here on Ctrl-C ends the work before the first change, or waits until all is done */
+    prepare_writing(); /* from here on Ctrl-C ends the work before the first change, or waits until all is done */
     open_checkpoint(&c, argv[1]);
     start_pool();
     if (!a.dry && !a.undo)

@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,12 @@ void start_pool(void)
         usage_error("--threads: %zu is more than 1024", common.threads);
     if (threads_start(common.threads ? (int)common.threads : cpu_cores_usable(), err))
         die(EXIT_FAILED, "%s", err);
+}
+
+void prepare_writing(void)
+{
+    catch_interrupts();
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 int tell_progress(void *context, uint64_t bytes)

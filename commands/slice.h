@@ -34,6 +34,8 @@ void parse_slice(Slice *s, const char *spec, const SafetensorsTensor *t);  /* di
 void print_index(FILE *out, const SafetensorsTensor *t, uint64_t element); /* [3, 17] */
 /* Starts the threads of --threads or of the machine. */
 void start_pool(void);
+/* Before files are written: Ctrl-C is noted, and a file-size limit is an error like a full disk. */
+void prepare_writing(void);
 
 /* What a DiskProgress is told with: shows done of total, and stops the work after Ctrl-C. */
 typedef struct {

@@ -59,7 +59,7 @@ int cmd_split(int argc, char **argv)
     size_t shards;
     open_checkpoint(&c, argv[1]);
     Progress p = {.what = "copying", .total = bytes_of(&c)};
-    catch_interrupts();
+    prepare_writing();
     if (shards_split(&c, argv[2], by_layer ? 0 : most, tell_progress, &p, &shards, err) != 0)
         die(interrupted ? EXIT_INTERRUPTED : EXIT_FAILED, "%s", err);
     progress_end();
@@ -85,7 +85,7 @@ int cmd_merge(int argc, char **argv)
     char err[512];
     open_checkpoint(&c, argv[1]);
     Progress p = {.what = "copying", .total = bytes_of(&c)};
-    catch_interrupts();
+    prepare_writing();
     if (shards_merge(&c, argv[2], tell_progress, &p, err) != 0)
         die(interrupted ? EXIT_INTERRUPTED : EXIT_FAILED, "%s", err);
     progress_end();

@@ -864,15 +864,14 @@ static void write_mixed(const char *path)
     unsigned char data[3 + 16 + 10 + 8 + 6];
     for (size_t i = 0; i < sizeof data; i++)
         data[i] = (unsigned char)(i + 1);
-    write_model(
-        path,
-        "{\"__metadata__\":{\"format\":\"pt\",\"a \\\"key\\\"\":\"\\u00e9\\n\"},"
-        "\"embed\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
-        "\"layers.0.w\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[3,19]},"
-        "\"layers.1.\\\"w\\u0000\":{\"dtype\":\"BF16\",\"shape\":[5],\"data_offsets\":[19,29]},"
-        "\"layers.0.v\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[29,37]},"
-        "\"layers.10.w\":{\"dtype\":\"I16\",\"shape\":[3,1],\"data_offsets\":[37,43]}}  ",
-        data, sizeof data);
+    write_model(path,
+                "{\"__metadata__\":{\"format\":\"pt\",\"a \\\"key\\\"\":\"\\u00e9\\n\"},"
+                "\"embed\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+                "\"layers.0.w\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[3,19]},"
+                "\"layers.1.\\\"w\\u0000\":{\"dtype\":\"BF16\",\"shape\":[5],\"data_offsets\":[19,29]},"
+                "\"layers.0.v\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[29,37]},"
+                "\"layers.10.w\":{\"dtype\":\"I16\",\"shape\":[3,1],\"data_offsets\":[37,43]}}  ",
+                data, sizeof data);
 }
 
 static void check_same_tensors(Checkpoint *a, Checkpoint *b)
