@@ -5,12 +5,12 @@
  *     NFC            of each piece between them
  *     words          each piece is cut by the pattern SPLIT_PATTERN below, here a scanner written by hand
  *     bytes          a word begins as one token for each byte of its UTF-8
- *     merges         the list of merges is in order of rank; of all neighbours that are a merge, the pair of the lowest rank (the
- *                    leftmost among equals) becomes one token, until no neighbours are a merge
+ *     merges         the list of merges is in order of rank; of all neighbours that are a merge, the pair of the lowest
+ *                    rank (the leftmost among equals) becomes one token, until no neighbours are a merge
  *
- * The file writes tokens in letters that can be printed: bytes 21..7e, a1..ac and ae..ff (hex) stand for the characters of that
- * number, the other 68 for U+0100, U+0101 and so on, so that a space is U+0120. A token with any other character stands for its own
- * UTF-8; nothing is ever merged into one of those, but decoding must know them.
+ * The file writes tokens in letters that can be printed: bytes 21..7e, a1..ac and ae..ff (hex) stand for the characters
+ * of that number, the other 68 are U+0100, U+0101 and so on, so that a space is U+0120. A token with any other
+ * character stands for its own UTF-8; no text ever becomes one of those, but decoding knows them.
  *
  * What a tokenizer.json asks for beyond this is refused by name. It is checked whole on opening; the rest trusts it.
  */
@@ -23,7 +23,6 @@
 #include "unicode.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,19 +30,18 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#define SPLIT_PATTERN                                                                                                  \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"    \
-    "\\s+(?!\\S)|\\s+"
-#define FILE_LIMIT ((size_t)1 << 29) /* of tokenizer.json: offsets into its tokens fit 32 bits */
+#define SPLIT_PATTERN                                                                                    \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" \
+    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define FILE_LIMIT (1u << 29) /* bytes of a file: offsets into its tokens fit 32 bits */
+#define SHOWN(length) ((int)((length) > 60 ? 60 : (length))) /* bytes of a name in a message */
 
 typedef struct {
-    uint32_t start, length; /* in Tokenizer.bytes; start UNSET: no such id yet */
-    bool raw, special;      /* raw: written as its own UTF-8, not in the byte letters */
+    uint32_t start, length;   /* in Tokenizer.bytes; start UNSET: no such id yet */
+    bool raw, special, made;  /* raw: not written in the byte letters; made: a merge makes it */
 } Piece;
 #define UNSET UINT32_MAX
-#define SHOWN(length) ((int)((length) > 60 ? 60 : (length))) /* of a name, in messages */
 
 typedef struct {
     uint32_t tag; /* upper half of the hash */
@@ -69,9 +67,12 @@ typedef struct {
     bool first[256];
 } AddedSet;
 
-#define LETTERS 0x144 /* the byte letters are below */
+typedef struct {
+    int id, rank; /* see "whole characters" */
+} Character;
+
 #define WORD_SLOTS_LOG 16
-/* A short word seen before, half a cache line. key: its bytes, zeros, in the last byte their number. ids: the rest -1. */
+/* A short word seen before. key: its bytes, then zeros, in the last byte their number. ids: those not needed are -1. */
 typedef struct {
     uint64_t key[2];
     int ids[4];
@@ -79,27 +80,27 @@ typedef struct {
 
 typedef enum { LETTER, NUMBER, SPACE, NEWLINE, OTHER, MANY_BYTES } Class;
 
+#define LETTERS 0x144 /* all byte letters are below */
 struct Tokenizer {
     char *bytes; /* of all pieces, one behind another */
     size_t bytes_used;
-    Piece *pieces; /* [size] */
+    Piece *pieces;           /* [size] */
     size_t size, vocab_size; /* vocab_size: those of the model's vocabulary, which come first */
     Name *names;             /* hash table of the vocabulary */
     size_t names_mask;
     Merge *merges; /* hash table */
     unsigned merges_shift;
     size_t merge_count;
-    short letters[LETTERS];
+    short letters[LETTERS];        /* the byte that a character stands for; -1: none */
     int byte_ids[256];             /* -1: the vocabulary lacks that byte, which then vanishes, as in the reference */
     AddedSet raw_added, nfc_added; /* those found before NFC, and after it ("normalized": true) */
     bool nfc;
-    int begin_id;            /* put before every text; -1: none */
-    int (*crossed)[256];      /* see "whole characters" */
-    struct Character *characters;
+    int begin_id;             /* put before every text; -1: none */
     unsigned char class[256]; /* of each ASCII byte; MANY_BYTES from 0x80 on */
-    Word *words;              /* [1 << WORD_SLOTS_LOG] */
-    char *chat_template;      /* chat_length bytes */
-    size_t chat_length;
+    int (*crossed)[256];      /* see "whole characters" */
+    Character *characters;
+    Word *words; /* [1 << WORD_SLOTS_LOG] */
+    Text chat_template;
     char *default_system;
     char chat_problem[512]; /* empty: chat works */
 };
@@ -120,34 +121,13 @@ static int fail_memory(char err[512])
     return fail(err, "not enough memory for the tokenizer");
 }
 
-/* Room for more than count + extra things of that size behind *items. */
-static int reserve(void *items, size_t *capacity, size_t count, size_t extra, size_t size)
-{
-    if (extra >= SIZE_MAX / 2 / size - count)
-        return -1;
-    size_t needed = count + extra + 1, grown = *capacity + *capacity / 2 + 64;
-    if (needed <= *capacity)
-        return 0;
-    if (grown < needed)
-        grown = needed;
-    void *old, *fresh;
-    memcpy(&old, items, sizeof old);
-    if (!(fresh = realloc(old, grown * size)))
-        return -1;
-    memcpy(items, &fresh, sizeof fresh);
-    *capacity = grown;
-    return 0;
-}
-
 /* Memory for tables that are read all over: in huge pages where the system has them. */
 static void *big_alloc(size_t size)
 {
     const size_t huge = (size_t)2 << 20;
     if (size < huge / 2)
         return malloc(size + !size);
-    if (size > SIZE_MAX - huge)
-        return NULL;
-    size = (size + huge - 1) & ~(huge - 1);
+    size = (size + huge - 1) / huge * huge;
     void *p = aligned_alloc(huge, size);
 #ifdef MADV_HUGEPAGE
     if (p)
@@ -156,9 +136,28 @@ static void *big_alloc(size_t size)
     return p;
 }
 
+/* items again, with room for at least `needed` of that size; NULL: no memory. */
+static void *grow(void *items, size_t *capacity, size_t needed, size_t size)
+{
+    size_t more = *capacity + *capacity / 2 + 64;
+    more = more < needed ? needed : more;
+    void *grown = more > SIZE_MAX / 2 / size ? NULL : realloc(items, more * size);
+    *capacity = grown ? more : *capacity;
+    return grown;
+}
+
+static int id_list_reserve(IdList *list, size_t extra)
+{
+    if (list->capacity - list->count >= extra)
+        return 0;
+    int *items = grow(list->items, &list->capacity, list->count + extra, sizeof *items);
+    list->items = items ? items : list->items;
+    return items ? 0 : -1;
+}
+
 int id_list_append(IdList *list, int id)
 {
-    if (list->count == list->capacity && reserve(&list->items, &list->capacity, list->count, 0, sizeof *list->items))
+    if (id_list_reserve(list, 1))
         return -1;
     list->items[list->count++] = id;
     return 0;
@@ -172,8 +171,12 @@ void id_list_free(IdList *list)
 
 int text_append(Text *text, const char *bytes, size_t length)
 {
-    if (reserve(&text->bytes, &text->capacity, text->length, length, 1))
-        return -1;
+    if (text->capacity - text->length <= length) {
+        char *grown = grow(text->bytes, &text->capacity, text->length + length + 1, 1);
+        if (!grown)
+            return -1;
+        text->bytes = grown;
+    }
     if (length)
         memcpy(text->bytes + text->length, bytes, length);
     text->length += length;
@@ -187,37 +190,30 @@ void text_free(Text *text)
     *text = (Text){0};
 }
 
-/* The whole file, fresh; 1 and nothing if there is none of that name. */
+/* The whole file; 1 and nothing if there is none of that name. */
 static int read_file(const char *path, Text *out, char err[512])
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    if (stat(path, &st))
         return errno == ENOENT || errno == ENOTDIR ? 1 : fail(err, "%s: %s", path, strerror(errno));
-    int result = 0;
-    if (fstat(fd, &st))
-        result = fail(err, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(st.st_mode))
-        result = fail(err, "%s: is not a regular file", path);
-    else if ((uint64_t)st.st_size > FILE_LIMIT)
-        result = fail(err, "%s: has %lld bytes, more than the %zu that are accepted", path, (long long)st.st_size, FILE_LIMIT);
-    else if (!(out->bytes = big_alloc(out->capacity = (size_t)st.st_size + 1)))
-        result = fail_memory(err);
-    while (!result && out->length < (size_t)st.st_size) {
-        ssize_t n = read(fd, out->bytes + out->length, (size_t)st.st_size - out->length);
-        if (n < 0 && errno != EINTR)
-            result = fail(err, "%s: %s", path, strerror(errno));
-        else if (n == 0)
-            break;
-        out->length += n > 0 ? (size_t)n : 0;
-    }
-    if (!result)
-        out->bytes[out->length] = 0;
-    close(fd);
-    return result;
+    if (!S_ISREG(st.st_mode))
+        return fail(err, "%s: is not a regular file", path);
+    if (st.st_size > FILE_LIMIT)
+        return fail(err, "%s: has %lld bytes, expected at most %u", path, (long long)st.st_size, FILE_LIMIT);
+    out->capacity = (size_t)st.st_size + 1;
+    out->bytes = big_alloc(out->capacity);
+    FILE *f = out->bytes ? fopen(path, "rb") : NULL;
+    if (!f)
+        return out->bytes ? fail(err, "%s: %s", path, strerror(errno)) : fail_memory(err);
+    setvbuf(f, NULL, _IONBF, 0);
+    out->length = fread(out->bytes, 1, out->capacity - 1, f);
+    out->bytes[out->length] = 0;
+    int failed = ferror(f) ? fail(err, "%s: %s", path, strerror(errno)) : 0;
+    fclose(f);
+    return failed;
 }
 
-/* A file's JSON; what it points into is left in text. 1 if there is no such file. */
+/* A file's JSON, which points into text. 1 if there is no such file. */
 static int read_json(const char *path, Text *text, JsonValue **root, char err[512])
 {
     char why[512];
@@ -233,21 +229,19 @@ static char *join_path(const char *folder, const char *name)
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }
 
-/* ---- letters that stand for bytes ------------------------------------------------------------------------------- */
+/* ---- letters that stand for bytes -------------------------------------------------------------------------------- */
 
-/* t->letters[c]: the byte that character c stands for; -1: none. */
 static void make_letters(Tokenizer *t)
 {
     int next = 0x100;
     memset(t->letters, 0xff, sizeof t->letters);
-    for (int b = 0; b < 256; b++)
-        if ((b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b != 0xad))
-            t->letters[b] = (short)b;
-        else
-            t->letters[next++] = (short)b;
+    for (int b = 0; b < 256; b++) {
+        bool itself = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b != 0xad);
+        t->letters[itself ? b : next++] = (short)b;
+    }
 }
 
-/* The bytes that a token as it is written stands for, at most length of them; *raw: it isn't written in the byte letters. */
+/* The bytes that a token as it is written stands for, at most length of them; *raw: it isn't in the byte letters. */
 static size_t token_bytes(const Tokenizer *t, char *out, const char *token, size_t length, bool *raw)
 {
     const unsigned char *s = (const unsigned char *)token;
@@ -269,6 +263,8 @@ static size_t token_bytes(const Tokenizer *t, char *out, const char *token, size
 
 /* ---- hash tables ------------------------------------------------------------------------------------------------- */
 
+#define GOLDEN 0x9e3779b97f4a7c15u /* 2^64 / golden ratio: multiplying by it spreads the bits */
+
 static uint64_t load8(const char *bytes)
 {
     uint64_t x;
@@ -278,7 +274,7 @@ static uint64_t load8(const char *bytes)
 
 static uint64_t mix(uint64_t x)
 {
-    x *= 0x9e3779b97f4a7c15u;
+    x *= GOLDEN;
     return x ^ x >> 32;
 }
 
@@ -315,32 +311,187 @@ static Name *find_name(const Tokenizer *t, const char *bytes, size_t length, boo
     }
 }
 
+/* The id of bytes in the vocabulary; -1: none. */
+static int bytes_id(const Tokenizer *t, const char *bytes, size_t length, bool raw)
+{
+    return find_name(t, bytes, length, raw, hash_bytes(bytes, length))->id;
+}
+
+/* The id of a token as the vocabulary writes it; -1: none. scratch: length bytes. */
+static int token_id(const Tokenizer *t, const char *token, size_t length, char *scratch)
+{
+    bool raw;
+    size_t n = token_bytes(t, scratch, token, length, &raw);
+    return bytes_id(t, scratch, n, raw);
+}
+
 static Merge *find_merge(const Tokenizer *t, int left, int right)
 {
     uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
     size_t mask = ((size_t)1 << (64 - t->merges_shift)) - 1;
-    for (size_t i = pair * 0x9e3779b97f4a7c15u >> t->merges_shift;; i = (i + 1) & mask)
+    for (size_t i = pair * GOLDEN >> t->merges_shift;; i = (i + 1) & mask)
         if (t->merges[i].pair == pair || t->merges[i].pair == NO_PAIR)
             return &t->merges[i];
 }
 
-/* ---- reading the vocabulary and the merges ----------------------------------------------------------------------- */
+/* ---- what a tokenizer.json may ask for --------------------------------------------------------------------------- */
 
-/* A value of the file as short JSON text, for messages. */
-static const char *quoted(const JsonValue *value, char out[160])
+/* A value of the file as short JSON text, for comparisons and messages. */
+static const char *quoted(const JsonValue *value, char out[256])
 {
-    memset(out, 0, 160);
-    FILE *f = value ? fmemopen(out, 156, "w") : NULL;
+    memset(out, 0, 256);
+    memcpy(out, "nothing", 8);
+    FILE *f = value ? fmemopen(out, 252, "w") : NULL;
     if (!f)
-        return value ? "?" : "nothing";
+        return out;
     json_print(f, value, JSON_COMPACT);
     fclose(f);
-    if (strlen(out) >= 150)
-        memcpy(out + 150, "...", 4);
+    if (strlen(out) >= 248)
+        memcpy(out + 248, "...", 4);
     return out;
 }
 
-/* Puts a token's bytes behind the others; the room was made before. */
+static int refuse(const char *path, const char *what, const JsonValue *found, const char *expected, char err[512])
+{
+    char quote[256];
+    quoted(found, quote);
+    return fail(err, "%s: %s is %.200s, which is not supported; expected %s", path, what, quote, expected);
+}
+
+/* The value at "name.name.0", NULL if there is none. */
+static const JsonValue *value_at(const JsonValue *value, const char *path)
+{
+    for (const char *end; value && *path; path = end + (*end == '.')) {
+        char name[32] = "";
+        end = path + strcspn(path, ".");
+        memcpy(name, path, (size_t)(end - path));
+        if (value->type == JSON_ARRAY) {
+            value = value->child;
+            for (int i = *name - '0'; value && i > 0; i--)
+                value = value->next;
+        } else {
+            value = json_get(value, name);
+        }
+    }
+    return value;
+}
+
+/* What settings may be, as JSON text between line feeds. Missing settings have the text "nothing".
+ * "truncation" and "padding" are not looked at: the reference's callers switch them off for a single text. */
+static const struct {
+    const char *path, *accepted;
+} settings[] = {
+    {"model.type", "\n\"BPE\"\nnothing\n"},
+    {"model.dropout", "\nnull\n0.0\n0\nnothing\n"},
+    {"model.unk_token", "\nnull\nnothing\n"},
+    {"model.continuing_subword_prefix", "\n\"\"\nnull\nnothing\n"},
+    {"model.end_of_word_suffix", "\n\"\"\nnull\nnothing\n"},
+    {"model.byte_fallback", "\nfalse\nnothing\n"},
+    {"model.ignore_merges", "\nfalse\nnothing\n"},
+    {"normalizer", "\n{\"type\":\"NFC\"}\nnull\nnothing\n{\"type\":\"Sequence\",\"normalizers\":[]}\n"
+                   "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}]}\n"},
+    {"pre_tokenizer.type", "\n\"Sequence\"\n"},
+    {"pre_tokenizer.pretokenizers.0.type", "\n\"Split\"\n"},
+    {"pre_tokenizer.pretokenizers.0.behavior", "\n\"Isolated\"\n"},
+    {"pre_tokenizer.pretokenizers.0.invert", "\nfalse\n"},
+    {"pre_tokenizer.pretokenizers.1.type", "\n\"ByteLevel\"\n"},
+    {"pre_tokenizer.pretokenizers.1.add_prefix_space", "\nfalse\n"},
+    {"pre_tokenizer.pretokenizers.1.use_regex", "\nfalse\n"},
+    {"pre_tokenizer.pretokenizers.2", "\nnothing\n"},
+    {"decoder.type", "\n\"ByteLevel\"\n"},
+};
+
+static int check_settings(Tokenizer *t, const JsonValue *root, const char *path, char err[512])
+{
+    char quote[256], line[260];
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        const JsonValue *v = value_at(root, settings[i].path);
+        const char *accepted = settings[i].accepted;
+        snprintf(line, sizeof line, "\n%s\n", quoted(v, quote));
+        if (!strstr(accepted, line))
+            return fail(err, "%s: %s is %.160s, which is not supported; expected %.*s", path, settings[i].path,
+                        quoted(v, quote), (int)strcspn(accepted + 1, "\n"), accepted + 1);
+    }
+    const JsonValue *pattern = value_at(root, "pre_tokenizer.pretokenizers.0.pattern.Regex");
+    if (!json_string_is(pattern, SPLIT_PATTERN))
+        return refuse(path, "the split pattern", pattern, "Qwen2's", err);
+    t->nfc = strstr(quoted(json_get(root, "normalizer"), quote), "NFC") != NULL;
+    return 0;
+}
+
+/* {"type": "TemplateProcessing", "single": [begin token, text]}: sets begin_id. There need not be a begin token. */
+static int read_begin(Tokenizer *t, const JsonValue *v)
+{
+    const JsonValue *part = value_at(v, "single.0"), *name = value_at(part, "SpecialToken.id"), *ids = NULL;
+    uint64_t id;
+    if (name) {
+        const JsonValue *known = json_get(v, "special_tokens");
+        for (const JsonValue *k = known ? known->child : NULL; k && name->type == JSON_STRING; k = k->next)
+            if (k->key && k->key_length == name->length && memcmp(k->key, name->text, name->length) == 0)
+                ids = json_get(k, "ids");
+        if (!ids || ids->type != JSON_ARRAY || ids->length != 1 || json_u64(ids->child, &id) || id >= t->size)
+            return -1;
+        if (t->begin_id >= 0)
+            return -1;
+        t->begin_id = (int)id;
+        part = part->next;
+    }
+    return part && !part->next && json_string_is(value_at(part, "Sequence.id"), "A") ? 0 : -1;
+}
+
+/* ByteLevel (which changes no ids), a begin token, a sequence of these, or nothing. */
+static int read_post_processor(Tokenizer *t, const JsonValue *v, const char *path, char err[512])
+{
+    const JsonValue *list = json_string_is(json_get(v, "type"), "Sequence") ? json_get(v, "processors") : NULL;
+    bool sequence = list && list->type == JSON_ARRAY, known = true;
+    if (!v || v->type == JSON_NULL)
+        return 0;
+    for (const JsonValue *p = sequence ? list->child : v; p && known; p = sequence ? p->next : NULL)
+        known = json_string_is(json_get(p, "type"), "ByteLevel") ||
+                (json_string_is(json_get(p, "type"), "TemplateProcessing") && read_begin(t, p) == 0);
+    return known ? 0 : refuse(path, "post_processor", v, "ByteLevel, one known token before the text, or null", err);
+}
+
+/* ---- whole characters -------------------------------------------------------------------------------------------- */
+
+/* A word of Chinese has three bytes a character, and nearly always they become one token before anything else touches
+ * them; then the word may as well begin as characters. When is that so? A merge reaches into an unfinished character
+ * only if its result ends or begins within one. crossed[x][y] is the lowest rank of those whose result has, where a
+ * character begins, byte x before it and byte y as its first. A character whose own merges all rank lower than
+ * crossed[][] at its two ends is finished before. (This needs each token to be made by one merge, and before it is
+ * part of another; else crossed[][] is -1 and every word begins as bytes.) */
+enum { NOT_SEEN = -1, NOT_WHOLE = -2 }; /* Character.id; rank: the highest of its merges */
+
+static bool is_continuation(char byte)
+{
+    return (byte & 0xc0) == 0x80;
+}
+
+static size_t sequence_length(char lead)
+{
+    unsigned char b = (unsigned char)lead;
+    return b < 0xc0 ? 1 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : 4;
+}
+
+/* Enters a merge's result, if it begins or ends within a character. */
+static void note_crossing(Tokenizer *t, int id, int rank)
+{
+    const char *s = t->bytes + t->pieces[id].start;
+    size_t n = t->pieces[id].length, last = n ? n - 1 : 0;
+    while (last > 0 && is_continuation(s[last]))
+        last--;
+    if (n == 0 || (!is_continuation(s[0]) && sequence_length(s[last]) == n - last))
+        return;
+    for (size_t k = 1; k < n; k++) {
+        int *lowest = &t->crossed[(unsigned char)s[k - 1]][(unsigned char)s[k]];
+        if (!is_continuation(s[k]) && rank < *lowest)
+            *lowest = rank;
+    }
+}
+
+/* ---- reading the vocabulary and the merges ----------------------------------------------------------------------- */
+
+/* Puts a token's bytes behind the others; there is room. */
 static void add_piece(Tokenizer *t, size_t id, const char *token, size_t length)
 {
     Piece *p = &t->pieces[id];
@@ -349,180 +500,138 @@ static void add_piece(Tokenizer *t, size_t id, const char *token, size_t length)
     t->bytes_used += p->length;
 }
 
-/* Memory for the tokens of vocab and for added ones, with so many bytes of text. */
-static int make_room(Tokenizer *t, const JsonValue *vocab, size_t added, size_t added_bytes, char err[512])
+/* Memory for the tokens of vocab and for added ones. */
+static int make_room(Tokenizer *t, const JsonValue *vocab, const JsonValue *added, size_t merges, char err[512])
 {
-    size_t total = added_bytes + 1, slots = table_size(vocab->length);
+    size_t total = 1, names = table_size(vocab->length), slots = table_size(merges);
     for (const JsonValue *v = vocab->child; v; v = v->next)
         total += v->key_length;
-    t->size = vocab->length + added;
-    t->vocab_size = vocab->length;
+    for (const JsonValue *v = added ? added->child : NULL; v; v = v->next)
+        total += json_get(v, "content") ? json_get(v, "content")->length : 0;
+    size_t tokens = vocab->length + (added ? added->length : 0);
+    t->size = t->vocab_size = vocab->length;
     t->bytes = big_alloc(total);
-    t->pieces = big_alloc(t->size * sizeof *t->pieces);
-    t->names = big_alloc(slots * sizeof *t->names);
-    t->names_mask = slots - 1;
-    if (!t->bytes || !t->pieces || !t->names)
+    t->pieces = big_alloc(tokens * sizeof *t->pieces);
+    t->names = big_alloc(names * sizeof *t->names);
+    t->names_mask = names - 1;
+    t->merges = big_alloc(slots * sizeof *t->merges);
+    t->crossed = malloc(256 * sizeof *t->crossed);
+    if (!t->bytes || !t->pieces || !t->names || !t->merges || !t->crossed)
         return fail_memory(err);
-    for (size_t i = 0; i < t->size; i++)
+    for (size_t i = 0; i < tokens; i++)
         t->pieces[i] = (Piece){.start = UNSET};
-    memset(t->names, 0xff, slots * sizeof *t->names); /* every id -1 */
+    memset(t->names, 0xff, names * sizeof *t->names);    /* every id -1 */
+    memset(t->merges, 0xff, slots * sizeof *t->merges);  /* every pair NO_PAIR */
+    for (t->merges_shift = 64; slots > 1; slots /= 2)
+        t->merges_shift--;
+    for (size_t i = 0; i < 256 * 256; i++)
+        t->crossed[i / 256][i % 256] = INT_MAX;
     return 0;
 }
 
 /* {token: id}: ids are 0..n-1, each once. */
 static int read_vocabulary(Tokenizer *t, const JsonValue *vocab, const char *path, char err[512])
 {
-    char quote[160];
+    char quote[256];
     for (const JsonValue *v = vocab->child; v; v = v->next) {
         uint64_t id;
-        if (json_u64(v, &id))
-            return fail(err, "%s: token \"%.*s\" has the id %s, expected an integer of 0 or more", path, SHOWN(v->key_length), v->key,
-                        quoted(v, quote));
-        if (id >= t->vocab_size)
-            return fail(err, "%s: token \"%.*s\" has the id %llu, but %zu tokens should have the ids 0 to %zu", path,
-                        SHOWN(v->key_length), v->key, (unsigned long long)id, t->vocab_size, t->vocab_size - 1);
+        int shown = SHOWN(v->key_length);
+        if (json_u64(v, &id) || id >= t->vocab_size)
+            return fail(err, "%s: token \"%.*s\" has the id %.60s, but %zu tokens should have the ids 0 to %zu", path,
+                        shown, v->key, quoted(v, quote), t->vocab_size, t->vocab_size - 1);
         if (t->pieces[id].start != UNSET)
-            return fail(err, "%s: two tokens have the id %llu, one of them \"%.*s\"", path, (unsigned long long)id,
-                        SHOWN(v->key_length), v->key);
+            return fail(err, "%s: two tokens have the id %zu, one of them \"%.*s\"", path, (size_t)id, shown, v->key);
         add_piece(t, id, v->key, v->key_length);
         const Piece *p = &t->pieces[id];
         uint64_t hash = hash_bytes(t->bytes + p->start, p->length);
         Name *name = find_name(t, t->bytes + p->start, p->length, p->raw, hash);
         if (name->id >= 0)
-            return fail(err, "%s: token \"%.*s\" is there twice", path, SHOWN(v->key_length), v->key);
+            return fail(err, "%s: token \"%.*s\" is there twice", path, shown, v->key);
         *name = (Name){(uint32_t)(hash >> 32), (int)id};
     }
-    for (int b = 0; b < 256; b++) {
-        char byte = (char)b;
-        t->byte_ids[b] = find_name(t, &byte, 1, false, hash_bytes(&byte, 1))->id;
-    }
+    for (int b = 0; b < 256; b++)
+        t->byte_ids[b] = bytes_id(t, &(char){(char)b}, 1, false);
     return 0;
-}
-
-/* A token's id as the vocabulary writes it; -1: none. scratch: length bytes. */
-static int vocabulary_id(const Tokenizer *t, const char *token, size_t length, char *scratch)
-{
-    bool raw;
-    size_t n = token_bytes(t, scratch, token, length, &raw);
-    return find_name(t, scratch, n, raw, hash_bytes(scratch, n))->id;
-}
-
-static int make_merges(Tokenizer *t, size_t count, char err[512])
-{
-    size_t slots = table_size(count);
-    t->merges = big_alloc(slots * sizeof *t->merges);
-    if (!t->merges || count > INT_MAX)
-        return fail_memory(err);
-    memset(t->merges, 0xff, slots * sizeof *t->merges); /* every pair NO_PAIR */
-    for (t->merges_shift = 64; slots > 1; slots /= 2)
-        t->merges_shift--;
-    return 0;
-}
-
-/* What left and right become. Merges mostly come in the order of the ids that they make: the one after `last` is tried first.
- * both: memory for left and right as they are written, one behind the other. */
-static int merged_id(const Tokenizer *t, int left, int right, int last, char *both, size_t length)
-{
-    const Piece *l = &t->pieces[left], *r = &t->pieces[right];
-    if (l->raw || r->raw)
-        return find_name(t, both, length, true, hash_bytes(both, length))->id;
-    memcpy(both, t->bytes + l->start, l->length);
-    memcpy(both + l->length, t->bytes + r->start, r->length);
-    length = l->length + (size_t)r->length;
-    if ((size_t)last + 1 < t->vocab_size) {
-        const Piece *next = &t->pieces[last + 1];
-        if (next->length == length && !next->raw && memcmp(t->bytes + next->start, both, length) == 0)
-            return last + 1;
-    }
-    return find_name(t, both, length, false, hash_bytes(both, length))->id;
 }
 
 typedef struct {
     Tokenizer *t;
     Text scratch;
-    int last; /* id that the last merge made */
+    int last;     /* id that the last merge made */
+    bool regular; /* so far each token was made once, and before it was a part */
     const char *path;
 } MergeReader;
 
+/* What left and right become; -1: nothing that the vocabulary knows. Merges mostly come in the order of the ids that
+ * they make: the one after the last is tried first. both: left and right as they are written, one behind the other. */
+static int merged_id(const MergeReader *m, int left, int right, char *both, size_t length)
+{
+    const Tokenizer *t = m->t;
+    const Piece *l = &t->pieces[left], *r = &t->pieces[right], *next = &t->pieces[m->last + 1];
+    bool raw = l->raw || r->raw;
+    if (!raw) {
+        memcpy(both, t->bytes + l->start, l->length);
+        memcpy(both + l->length, t->bytes + r->start, r->length);
+        length = l->length + (size_t)r->length;
+    }
+    if ((size_t)m->last + 1 < t->vocab_size && next->length == length && next->raw == raw &&
+        memcmp(t->bytes + next->start, both, length) == 0)
+        return m->last + 1;
+    return bytes_id(t, both, length, raw);
+}
+
 /* The next merge; of equal pairs the last one counts, as in the reference. */
-static int add_merge(MergeReader *m, const char *left, size_t left_length, const char *right, size_t right_length, char err[512])
+static int add_merge(MergeReader *m, const char *left, size_t left_length, const char *right, size_t right_length,
+                     char err[512])
 {
     Tokenizer *t = m->t;
-    size_t length = left_length + right_length;
-    if (reserve(&m->scratch.bytes, &m->scratch.capacity, 0, length, 1))
+    m->scratch.length = 0;
+    if (text_append(&m->scratch, left, left_length) || text_append(&m->scratch, right, right_length))
         return fail_memory(err);
     char *scratch = m->scratch.bytes;
-    int l = vocabulary_id(t, left, left_length, scratch), r = vocabulary_id(t, right, right_length, scratch);
+    int l = token_id(t, left, left_length, scratch), r = token_id(t, right, right_length, scratch);
     if (l < 0 || r < 0)
         return fail(err, "%s: merge %zu has the part \"%.*s\", which is not in the vocabulary", m->path, t->merge_count,
                     l < 0 ? SHOWN(left_length) : SHOWN(right_length), l < 0 ? left : right);
     memcpy(scratch, left, left_length);
     memcpy(scratch + left_length, right, right_length);
-    int id = merged_id(t, l, r, m->last, scratch, length);
+    int id = merged_id(m, l, r, scratch, left_length + right_length);
     if (id < 0)
         return fail(err, "%s: merge %zu makes \"%.*s%.*s\", which is not in the vocabulary", m->path, t->merge_count,
                     SHOWN(left_length), left, SHOWN(right_length), right);
-    *find_merge(t, l, r) = (Merge){(uint64_t)(uint32_t)l << 32 | (uint32_t)r, (int)t->merge_count++, id};
+    Merge *merge = find_merge(t, l, r);
+    Piece *pl = &t->pieces[l], *pr = &t->pieces[r], *made = &t->pieces[id];
+    m->regular = m->regular && merge->pair == NO_PAIR && !made->made && (pl->made || pl->length <= 1) &&
+                 (pr->made || pr->length <= 1);
+    *merge = (Merge){(uint64_t)(uint32_t)l << 32 | (uint32_t)r, (int)t->merge_count++, id};
+    note_crossing(t, id, merge->rank);
+    made->made = true;
     m->last = id;
     return 0;
-}
-
-/* "left right" */
-static int add_merge_line(MergeReader *m, const char *line, size_t length, char err[512])
-{
-    const char *space = memchr(line, ' ', length), *end = line + length;
-    if (!space || memchr(space + 1, ' ', (size_t)(end - space - 1)))
-        return fail(err, "%s: merge %zu is \"%.*s\", expected two tokens with one space between", m->path, m->t->merge_count,
-                    SHOWN(length), line);
-    return add_merge(m, line, (size_t)(space - line), space + 1, (size_t)(end - space - 1), err);
 }
 
 /* Merges as "left right" or ["left", "right"]. */
 static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
 {
-    char quote[160];
+    char quote[256];
     for (const JsonValue *v = merges->child; v; v = v->next) {
-        const JsonValue *left = v->child;
+        const JsonValue *left = v->type == JSON_ARRAY && v->length == 2 ? v->child : NULL;
+        const char *space = v->type == JSON_STRING ? memchr(v->text, ' ', v->length) : NULL, *end = v->text + v->length;
         int failed;
-        if (v->type == JSON_STRING)
-            failed = add_merge_line(m, v->text, v->length, err);
-        else if (v->type == JSON_ARRAY && v->length == 2 && left->type == JSON_STRING && left->next->type == JSON_STRING)
+        if (space && !memchr(space + 1, ' ', (size_t)(end - space - 1)))
+            failed = add_merge(m, v->text, (size_t)(space - v->text), space + 1, (size_t)(end - space - 1), err);
+        else if (left && left->type == JSON_STRING && left->next->type == JSON_STRING)
             failed = add_merge(m, left->text, left->length, left->next->text, left->next->length, err);
         else
-            failed = fail(err, "%s: merge %zu is %s, expected \"a b\" or [\"a\", \"b\"]", m->path, m->t->merge_count, quoted(v, quote));
+            failed = fail(err, "%s: merge %zu is %.160s, expected \"a b\" or [\"a\", \"b\"]", m->path,
+                          m->t->merge_count, quoted(v, quote));
         if (failed)
             return -1;
     }
-    return 0;
-}
-
-static size_t count_lines(const Text *text)
-{
-    size_t lines = 1;
-    for (size_t i = 0; i < text->length; i++)
-        lines += text->bytes[i] == '\n';
-    return lines;
-}
-
-/* merges.txt: a merge a line, and perhaps a first line "#version: ...". */
-static int read_merge_lines(MergeReader *m, const Text *text, char err[512])
-{
-    for (const char *at = text->bytes, *end = at + text->length; at < end;) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        size_t length = (size_t)((stop ? stop : end) - at);
-        size_t shown = length && at[length - 1] == '\r' ? length - 1 : length;
-        bool version = shown >= 8 && memcmp(at, "#version", 8) == 0;
-        if (!version && add_merge_line(m, at, shown, err))
-            return -1;
-        at += length + 1;
-    }
-    return 0;
-}
-
-static int check_merge_count(const Tokenizer *t, const char *path, char err[512])
-{
-    if (t->merge_count == 0 && t->vocab_size > 256)
-        return fail(err, "%s: has no merges for a vocabulary of %zu tokens", path, t->vocab_size);
+    if (m->t->merge_count == 0 && m->t->vocab_size > 256)
+        return fail(err, "%s: has no merges for a vocabulary of %zu tokens", m->path, m->t->vocab_size);
+    if (!m->regular)
+        memset(m->t->crossed, 0xff, 256 * sizeof *m->t->crossed); /* -1: no rank is lower */
     return 0;
 }
 
@@ -535,26 +644,27 @@ static int compare_added(const void *a, const void *b)
     return order ? order : x->length < y->length ? -1 : x->length > y->length;
 }
 
-/* The longest token of the set that s begins with, or NULL. Byte by byte, the tokens that still fit are a shrinking range. */
+/* The first of [low, high), which all are longer than k, whose byte k is at least `byte`. */
+static const Added *first_with(const Added *low, const Added *high, size_t k, int byte)
+{
+    while (low < high) {
+        const Added *middle = low + (high - low) / 2;
+        if ((unsigned char)middle->text[k] < byte)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The longest token of the set that s begins with, or NULL. Those that fit are a range, shorter with every byte. */
 static const Added *match_added(const AddedSet *set, const char *s, size_t n)
 {
     const Added *best = NULL, *low = set->items, *high = low + set->count;
     for (size_t k = 0; k < n && low < high; k++) {
-        low += low->length == k; /* it ends here */
-        const Added *bounds[2];
-        for (int above = 0; above < 2; above++) { /* the first whose byte k is s[k] or more; is more */
-            const Added *from = low, *to = high;
-            while (from < to) {
-                const Added *middle = from + (to - from) / 2;
-                if ((unsigned char)middle->text[k] < (unsigned char)s[k] + above)
-                    from = middle + 1;
-                else
-                    to = middle;
-            }
-            bounds[above] = from;
-        }
-        low = bounds[0];
-        high = bounds[1];
+        low += low->length == k; /* that one ends here */
+        low = first_with(low, high, k, (unsigned char)s[k]);
+        high = first_with(low, high, k, (unsigned char)s[k] + 1);
         if (low < high && low->length == k + 1)
             best = low;
     }
@@ -563,7 +673,7 @@ static const Added *match_added(const AddedSet *set, const char *s, size_t n)
 
 static int append_added(AddedSet *set, char *text, size_t length, int id)
 {
-    Added *items = realloc(set->items, (set->count + 1) * sizeof *items);
+    Added *items = text ? realloc(set->items, (set->count + 1) * sizeof *items) : NULL;
     if (!items)
         return -1;
     set->items = items;
@@ -572,69 +682,57 @@ static int append_added(AddedSet *set, char *text, size_t length, int id)
     return 0;
 }
 
-/* A flag of an added token; what is not there is false. */
-static int read_flag(const JsonValue *token, const char *name, bool *out, const char *path, char err[512])
+/* Flags that change where a token is found; those of a token that are missing are false. */
+static int read_flags(const JsonValue *token, bool *special, bool *normalized, const char *path, char err[512])
 {
-    const JsonValue *v = json_get(token, name);
-    char quote[160];
-    *out = false;
-    if (v && json_bool(v, out))
-        return fail(err, "%s: added token %s: \"%s\" should be true or false", path, quoted(token, quote), name);
+    static const char *const names[] = {"special", "normalized", "lstrip", "rstrip", "single_word"};
+    bool flags[5] = {false};
+    for (size_t i = 0; i < 5; i++)
+        if (json_get(token, names[i]) && json_bool(json_get(token, names[i]), &flags[i]))
+            return refuse(path, names[i], json_get(token, names[i]), "true or false", err);
+    for (size_t i = 2; i < 5; i++)
+        if (flags[i])
+            return refuse(path, "an added token", token, "one without lstrip, rstrip and single_word", err);
+    *special = flags[0];
+    *normalized = flags[1];
     return 0;
 }
 
-/* The id of one added token: what the vocabulary says if it is in there, else one of those that follow the vocabulary's. */
-static int added_id(Tokenizer *t, const JsonValue *token, const JsonValue *text, int *id, const char *path, char err[512])
-{
-    JsonValue key = {.type = JSON_INTEGER, .text = token->key, .length = token->key_length}; /* {"151643": {...}} */
-    const JsonValue *number = token->key_length ? &key : json_get(token, "id");
-    uint64_t value;
-    char quote[160];
-    if (json_u64(number, &value))
-        return fail(err, "%s: added token %s: its id should be an integer of 0 or more", path, quoted(token, quote));
-    char *scratch = malloc(text->length + 1);
-    if (!scratch)
-        return fail_memory(err);
-    int known = vocabulary_id(t, text->text, text->length, scratch);
-    free(scratch);
-    if (known >= 0 && (uint64_t)known != value)
-        return fail(err, "%s: added token \"%.*s\" has the id %llu, but %d in the vocabulary", path, SHOWN(text->length), text->text,
-                    (unsigned long long)value, known);
-    if (known < 0 && (value < t->vocab_size || value >= t->size || t->pieces[value].start != UNSET))
-        return fail(err, "%s: added token \"%.*s\" has the id %llu, expected one that is free and follows the others' without a gap",
-                    path, SHOWN(text->length), text->text, (unsigned long long)value);
-    *id = (int)value;
-    return 0;
-}
-
+/* One added token. Its id is that of the vocabulary if it is in there, else the next one behind all others: the reference
+ * numbers them so, whatever the file says, and a file that says something else means something else. */
 static int read_added_token(Tokenizer *t, const JsonValue *token, const char *path, char err[512])
 {
-    static const char *const refused[] = {"lstrip", "rstrip", "single_word"};
-    const JsonValue *text = json_get(token, "content");
-    char quote[160];
-    bool flag, special, normalized;
-    int id = -1;
+    const JsonValue key = {.type = JSON_INTEGER, .text = token->key, .length = token->key_length};
+    const JsonValue *text = json_get(token, "content"), *number = token->key_length ? &key : json_get(token, "id");
+    bool special = false, normalized = false;
+    char quote[256];
+    uint64_t id;
     if (!text || text->type != JSON_STRING || text->length == 0)
-        return fail(err, "%s: added token %s: expected an object with a \"content\" that is not empty", path, quoted(token, quote));
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (read_flag(token, refused[i], &flag, path, err))
-            return -1;
-        else if (flag)
-            return fail(err, "%s: added token \"%.*s\" has \"%s\": true, which is not supported", path, SHOWN(text->length), text->text,
-                        refused[i]);
-    if (read_flag(token, "special", &special, path, err) || read_flag(token, "normalized", &normalized, path, err) ||
-        added_id(t, token, text, &id, path, err))
+        return refuse(path, "an added token", token, "an object with a \"content\" that is not empty", err);
+    if (read_flags(token, &special, &normalized, path, err))
         return -1;
     size_t length = text->length;
-    char *copy = normalized && t->nfc ? unicode_nfc(text->text, text->length, &length) : malloc(length + 1);
-    if (copy && !(normalized && t->nfc))
-        memcpy(copy, text->text, length);
-    if (!copy || append_added(normalized ? &t->nfc_added : &t->raw_added, copy, length, id)) {
+    char *copy = malloc(length + 1);
+    if (!copy)
+        return fail_memory(err);
+    int known = token_id(t, text->text, length, copy);
+    size_t expected = known >= 0 ? (size_t)known : t->size;
+    if (json_u64(number, &id) || id != expected) {
+        free(copy);
+        return fail(err, "%s: added token \"%.*s\" has the id %.40s, expected %zu: the next one, or that of the vocabulary",
+                    path, SHOWN(length), text->text, quoted(number, quote), expected);
+    }
+    memcpy(copy, text->text, length);
+    if (normalized && t->nfc) {
+        free(copy);
+        copy = unicode_nfc(text->text, text->length, &length);
+    }
+    if (append_added(normalized ? &t->nfc_added : &t->raw_added, copy, length, (int)id)) {
         free(copy);
         return fail_memory(err);
     }
-    if (t->pieces[id].start == UNSET)
-        add_piece(t, (size_t)id, text->text, text->length);
+    if (known < 0)
+        add_piece(t, t->size++, text->text, text->length);
     t->pieces[id].special = special;
     return 0;
 }
@@ -645,243 +743,111 @@ static int read_added(Tokenizer *t, const JsonValue *list, const char *path, cha
     for (const JsonValue *v = list ? list->child : NULL; v; v = v->next)
         if (read_added_token(t, v, path, err))
             return -1;
-    size_t used = t->vocab_size;
-    while (used < t->size && t->pieces[used].start != UNSET)
-        used++;
-    for (size_t i = used; i < t->size; i++)
-        if (t->pieces[i].start != UNSET)
-            return fail(err, "%s: no token has the id %zu, but one has %zu", path, used, i);
-    t->size = used;
-    AddedSet *sets[] = {&t->raw_added, &t->nfc_added};
-    for (size_t s = 0; s < 2; s++) {
-        if (sets[s]->count)
-            qsort(sets[s]->items, sets[s]->count, sizeof *sets[s]->items, compare_added);
-        for (size_t i = 1; i < sets[s]->count; i++)
-            if (compare_added(&sets[s]->items[i - 1], &sets[s]->items[i]) == 0)
-                return fail(err, "%s: added token \"%.*s\" is there twice", path, SHOWN(sets[s]->items[i].length), sets[s]->items[i].text);
+    for (AddedSet *set = &t->raw_added; set; set = set == &t->raw_added ? &t->nfc_added : NULL) {
+        if (set->count)
+            qsort(set->items, set->count, sizeof *set->items, compare_added);
+        for (const Added *a = set->items; a && a + 1 < set->items + set->count; a++)
+            if (compare_added(a, a + 1) == 0)
+                return fail(err, "%s: added token \"%.*s\" is there twice", path, SHOWN(a->length), a->text);
     }
     return 0;
 }
 
-/* ---- what a tokenizer.json may ask for --------------------------------------------------------------------------- */
+/* ---- reading the files ------------------------------------------------------------------------------------------- */
 
-static bool is_null(const JsonValue *v)
+static int read_model(Tokenizer *t, const JsonValue *vocab, const JsonValue *merges, const JsonValue *added,
+                      const char *path, char err[512])
 {
-    return !v || v->type == JSON_NULL;
-}
-
-static bool is_false(const JsonValue *v)
-{
-    return v && v->type == JSON_FALSE;
-}
-
-static int refuse(const char *path, const char *what, const JsonValue *found, const char *expected, char err[512])
-{
-    char quote[160];
-    return fail(err, "%s: %s is %s, which is not supported; expected %s", path, what, quoted(found, quote), expected);
-}
-
-/* Nothing, NFC, or a sequence of these. */
-static int check_normalizer(Tokenizer *t, const JsonValue *v, const char *path, char err[512])
-{
-    const JsonValue *list = json_string_is(json_get(v, "type"), "Sequence") ? json_get(v, "normalizers") : NULL;
-    bool known = is_null(v) || json_string_is(json_get(v, "type"), "NFC");
-    t->nfc = known && !is_null(v);
-    if (list && list->type == JSON_ARRAY) {
-        known = true;
-        for (const JsonValue *n = list->child; n; n = n->next) {
-            known = known && json_string_is(json_get(n, "type"), "NFC");
-            t->nfc = true;
-        }
-    }
-    return known ? 0 : refuse(path, "\"normalizer\"", v, "NFC or none", err);
-}
-
-/* The split pattern, then the byte letters. */
-static int check_pre_tokenizer(const JsonValue *v, const char *path, char err[512])
-{
-    const JsonValue *list = json_get(v, "pretokenizers");
-    const JsonValue *split = list && list->type == JSON_ARRAY && list->length == 2 ? list->child : NULL;
-    const JsonValue *bytes = split ? split->next : NULL, *pattern = json_get(json_get(split, "pattern"), "Regex");
-    if (!json_string_is(json_get(v, "type"), "Sequence") || !json_string_is(json_get(split, "type"), "Split") ||
-        !json_string_is(json_get(bytes, "type"), "ByteLevel"))
-        return refuse(path, "\"pre_tokenizer\"", v, "a Sequence of Split and ByteLevel, as Qwen2 has it", err);
-    if (!json_string_is(pattern, SPLIT_PATTERN))
-        return refuse(path, "the split pattern", json_get(split, "pattern"), "Qwen2's", err);
-    if (!json_string_is(json_get(split, "behavior"), "Isolated") || !is_false(json_get(split, "invert")))
-        return refuse(path, "\"Split\"", split, "\"behavior\": \"Isolated\", \"invert\": false", err);
-    if (!is_false(json_get(bytes, "add_prefix_space")) || !is_false(json_get(bytes, "use_regex")))
-        return refuse(path, "\"ByteLevel\"", bytes, "\"add_prefix_space\": false, \"use_regex\": false", err);
-    return 0;
-}
-
-/* {"type": "TemplateProcessing", "single": [begin token, text]}: sets begin_id. */
-static int check_template(Tokenizer *t, const JsonValue *v, const char *path, char err[512])
-{
-    const JsonValue *single = json_get(v, "single"), *part = single && single->type == JSON_ARRAY ? single->child : NULL;
-    const JsonValue *begin = json_get(part, "SpecialToken"), *name = json_get(begin, "id"), *token = NULL;
-    if (begin) {
-        const JsonValue *known = json_get(v, "special_tokens");
-        for (const JsonValue *k = known ? known->child : NULL; k && name && name->type == JSON_STRING; k = k->next)
-            if (k->key && k->key_length == name->length && memcmp(k->key, name->text, name->length) == 0)
-                token = json_get(k, "ids");
-        uint64_t id;
-        if (!token || token->type != JSON_ARRAY || token->length != 1 || json_u64(token->child, &id) || id >= t->size || t->begin_id >= 0)
-            return refuse(path, "\"post_processor\"", v, "one that puts at most one known token before the text", err);
-        t->begin_id = (int)id;
-        part = part->next;
-    }
-    if (!part || part->next || !json_string_is(json_get(json_get(part, "Sequence"), "id"), "A"))
-        return refuse(path, "\"post_processor\"", v, "one that puts at most one known token before the text", err);
-    return 0;
-}
-
-/* ByteLevel (which changes no ids), a begin token, a sequence of these, or nothing. */
-static int check_post_processor(Tokenizer *t, const JsonValue *v, const char *path, char err[512])
-{
-    const JsonValue *list = json_string_is(json_get(v, "type"), "Sequence") ? json_get(v, "processors") : NULL;
-    if (is_null(v) || json_string_is(json_get(v, "type"), "ByteLevel"))
-        return 0;
-    if (json_string_is(json_get(v, "type"), "TemplateProcessing"))
-        return check_template(t, v, path, err);
-    for (const JsonValue *p = list && list->type == JSON_ARRAY ? list->child : NULL; p; p = p->next) {
-        bool template = json_string_is(json_get(p, "type"), "TemplateProcessing");
-        if (template && check_template(t, p, path, err))
-            return -1;
-        if (!template && !json_string_is(json_get(p, "type"), "ByteLevel"))
-            list = NULL;
-        if (!list)
-            break;
-    }
-    return list ? 0 : refuse(path, "\"post_processor\"", v, "ByteLevel, a begin token, or none", err);
-}
-
-static int check_decoder(const JsonValue *v, const char *path, char err[512])
-{
-    const JsonValue *list = json_string_is(json_get(v, "type"), "Sequence") ? json_get(v, "decoders") : NULL;
-    const JsonValue *only = list && list->type == JSON_ARRAY && list->length == 1 ? list->child : v;
-    return json_string_is(json_get(only, "type"), "ByteLevel") ? 0 : refuse(path, "\"decoder\"", v, "ByteLevel", err);
-}
-
-/* Options of the model that would change its ids. */
-static int check_model(const JsonValue *model, const char *path, char err[512])
-{
-    static const char *const empty[] = {"unk_token", "continuing_subword_prefix", "end_of_word_suffix"};
-    static const char *const off[] = {"byte_fallback", "ignore_merges"};
-    const JsonValue *type = json_get(model, "type"), *dropout = json_get(model, "dropout"), *vocab = json_get(model, "vocab");
-    double p = 0;
-    if (!model || model->type != JSON_OBJECT || (type && !json_string_is(type, "BPE")))
-        return refuse(path, "the type of \"model\"", type, "\"BPE\"", err);
-    if (!is_null(dropout) && (json_double(dropout, &p) || p != 0))
-        return refuse(path, "\"dropout\"", dropout, "none", err);
-    for (size_t i = 0; i < 3; i++) {
-        const JsonValue *v = json_get(model, empty[i]);
-        if (!is_null(v) && (i == 0 || !json_string_is(v, "")))
-            return refuse(path, empty[i], v, "none", err);
-    }
-    for (size_t i = 0; i < 2; i++) {
-        const JsonValue *v = json_get(model, off[i]);
-        if (!is_null(v) && !is_false(v))
-            return refuse(path, off[i], v, "false", err);
-    }
+    MergeReader m = {.t = t, .regular = true, .path = path};
     if (!vocab || vocab->type != JSON_OBJECT || vocab->length == 0)
-        return refuse(path, "\"vocab\"", vocab && vocab->type == JSON_OBJECT ? NULL : vocab, "a map of tokens to ids", err);
-    if (!json_get(model, "merges") || json_get(model, "merges")->type != JSON_ARRAY)
-        return refuse(path, "\"merges\"", json_get(model, "merges"), "a list", err);
-    return 0;
-}
-
-/* ---- opening ----------------------------------------------------------------------------------------------------- */
-
-static size_t added_bytes(const JsonValue *list)
-{
-    size_t total = 0;
-    for (const JsonValue *v = list ? list->child : NULL; v; v = v->next) {
-        const JsonValue *text = json_get(v, "content");
-        total += text && text->type == JSON_STRING ? text->length : 0;
-    }
-    return total;
-}
-
-/* "truncation" and "padding" are not looked at: the reference's callers switch them off for a single text. */
-static int read_tokenizer(Tokenizer *t, const JsonValue *root, const char *path, char err[512])
-{
-    const JsonValue *model = json_get(root, "model"), *added = json_get(root, "added_tokens");
-    const JsonValue *vocab = json_get(model, "vocab"), *merges = json_get(model, "merges");
-    MergeReader m = {.t = t, .path = path};
-    if (root->type != JSON_OBJECT || !model)
-        return fail(err, "%s: has no \"model\": it is no tokenizer.json", path);
-    if (!is_null(added) && added->type != JSON_ARRAY)
-        return refuse(path, "\"added_tokens\"", added, "a list", err);
-    if (check_model(model, path, err) || check_normalizer(t, json_get(root, "normalizer"), path, err) ||
-        check_pre_tokenizer(json_get(root, "pre_tokenizer"), path, err) || check_decoder(json_get(root, "decoder"), path, err))
-        return -1;
-    int failed = make_room(t, vocab, is_null(added) ? 0 : added->length, added_bytes(added), err) ||
-                 read_vocabulary(t, vocab, path, err) || make_merges(t, merges->length, err) || read_merges(&m, merges, err) ||
-                 check_merge_count(t, path, err) || read_added(t, added, path, err) ||
-                 check_post_processor(t, json_get(root, "post_processor"), path, err);
+        return refuse(path, "the vocabulary", vocab, "a map of tokens to ids", err);
+    if (!merges || merges->type != JSON_ARRAY)
+        return refuse(path, "model.merges", merges, "a list", err);
+    if (added && added->type != JSON_ARRAY && added->type != JSON_OBJECT && added->type != JSON_NULL)
+        return refuse(path, "added_tokens", added, "a list", err);
+    int failed = make_room(t, vocab, added, merges->length, err) || read_vocabulary(t, vocab, path, err) ||
+                 read_merges(&m, merges, err) || read_added(t, added, path, err);
     text_free(&m.scratch);
     return failed ? -1 : 0;
 }
 
-static int read_tokenizer_file(Tokenizer *t, const char *path, char err[512])
+static int read_tokenizer_json(Tokenizer *t, const char *path, char err[512])
 {
     Text text = {0};
     JsonValue *root = NULL;
     int result = read_json(path, &text, &root, err);
+    if (result == 0 && (root->type != JSON_OBJECT || !json_get(root, "model")))
+        result = fail(err, "%s: has no \"model\": it is no tokenizer.json", path);
     if (result == 0)
-        result = read_tokenizer(t, root, path, err);
+        result = check_settings(t, root, path, err);
+    if (result == 0)
+        result = read_model(t, value_at(root, "model.vocab"), value_at(root, "model.merges"),
+                            json_get(root, "added_tokens"), path, err);
+    if (result == 0)
+        result = read_post_processor(t, json_get(root, "post_processor"), path, err);
     json_free(root);
     text_free(&text);
     return result;
 }
 
-/* The added tokens of tokenizer_config.json; without that, the one that the reference adds by itself. */
-static int read_config_tokens(Tokenizer *t, const JsonValue *config, const JsonValue *vocab, const char *path, char err[512])
+/* The lines of merges.txt as a JSON list, whose text is left in json; a line "#version: ..." is none of them. */
+static JsonValue *parse_lines(const Text *lines, Text *json, char err[512])
 {
-    const JsonValue *added = json_get(config, "added_tokens_decoder");
-    char text[128], why[512];
-    snprintf(text, sizeof text, "{\"%zu\":{\"content\":\"<|endoftext|>\",\"special\":true}}", vocab->length);
-    JsonValue *usual = json_parse(text, strlen(text), why);
-    if (!usual)
-        return fail_memory(err);
-    if (!added)
-        added = usual;
-    int failed = added->type != JSON_OBJECT ? refuse(path, "\"added_tokens_decoder\"", added, "a map of ids to tokens", err)
-                                            : make_room(t, vocab, added->length, added_bytes(added), err) ||
-                                                  read_vocabulary(t, vocab, path, err) || read_added(t, added, path, err);
-    json_free(usual);
-    return failed ? -1 : 0;
+    FILE *f = open_memstream(&json->bytes, &json->length);
+    bool first = true;
+    fail_memory(err);
+    if (!f)
+        return NULL;
+    putc('[', f);
+    for (const char *at = lines->bytes, *end = at + lines->length; at < end;) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+        size_t length = (size_t)((stop ? stop : end) - at), shown = length;
+        shown -= length && at[length - 1] == '\r';
+        if (shown < 8 || memcmp(at, "#version", 8) != 0) {
+            fputs(first ? "" : ",", f);
+            json_write_string(f, at, shown);
+            first = false;
+        }
+        at += length + 1;
+    }
+    putc(']', f);
+    return fclose(f) ? NULL : json_parse(json->bytes, json->length, err);
+}
+
+/* The only added token of a vocabulary that comes without any: the reference's own default. text: room for the JSON. */
+static JsonValue *default_added(const JsonValue *vocab, char text[100], char err[512])
+{
+    int n = snprintf(text, 100, "{\"%zu\":{\"content\":\"<|endoftext|>\",\"special\":true}}", vocab->length);
+    return json_parse(text, (size_t)n, err);
 }
 
 /* The older form: vocab.json, merges.txt, and added tokens in tokenizer_config.json. 1 if they are not there. */
 static int read_vocab_and_merges(Tokenizer *t, const char *folder, char err[512])
 {
-    char *paths[] = {join_path(folder, "vocab.json"), join_path(folder, "merges.txt"), join_path(folder, "tokenizer_config.json")};
-    Text vocab_text = {0}, merges_text = {0}, config_text = {0};
-    JsonValue *vocab = NULL, *config = NULL;
-    MergeReader m = {.t = t, .path = paths[1]};
-    int result = paths[0] && paths[1] && paths[2] ? 0 : fail_memory(err);
+    char *paths[3] = {join_path(folder, "vocab.json"), join_path(folder, "merges.txt"),
+                      join_path(folder, "tokenizer_config.json")};
+    char usual_text[100];
+    Text texts[4] = {{0}};
+    JsonValue *vocab = NULL, *merges = NULL, *config = NULL, *usual = NULL;
+    int result = paths[0] && paths[1] && paths[2] ? read_json(paths[0], &texts[0], &vocab, err) : fail_memory(err);
+    if (result == 0)
+        result = read_file(paths[1], &texts[1], err);
+    if (result == 0) {
+        merges = parse_lines(&texts[1], &texts[2], err);
+        usual = default_added(vocab, usual_text, err);
+        result = merges && usual && read_json(paths[2], &texts[3], &config, err) >= 0 ? 0 : -1;
+    }
     t->nfc = true;
-    if (!result)
-        result = read_json(paths[0], &vocab_text, &vocab, err);
-    if (!result)
-        result = read_file(paths[1], &merges_text, err);
-    if (!result)
-        result = read_json(paths[2], &config_text, &config, err) < 0 ? -1 : 0;
-    if (!result && (vocab->type != JSON_OBJECT || vocab->length == 0))
-        result = refuse(paths[0], "it", vocab, "a map of tokens to ids", err);
-    if (!result)
-        result = read_config_tokens(t, config, vocab, config ? paths[2] : paths[0], err);
-    if (!result)
-        result = make_merges(t, count_lines(&merges_text), err) || read_merge_lines(&m, &merges_text, err) ||
-                 check_merge_count(t, paths[1], err) ? -1 : 0;
+    if (result == 0) {
+        const JsonValue *added = json_get(config, "added_tokens_decoder");
+        result = read_model(t, vocab, merges, added ? added : usual, paths[0], err);
+    }
     json_free(config);
+    json_free(usual);
+    json_free(merges);
     json_free(vocab);
-    text_free(&m.scratch);
-    text_free(&config_text);
-    text_free(&merges_text);
-    text_free(&vocab_text);
+    for (size_t i = 0; i < 4; i++)
+        text_free(&texts[i]);
     for (size_t i = 0; i < 3; i++)
         free(paths[i]);
     return result;
@@ -994,7 +960,7 @@ static int pair_rank(const Tokenizer *t, int left, int right, int *id)
     return m->pair == NO_PAIR ? INT_MAX : m->rank;
 }
 
-/* Merges ids[0..n), n <= SHORT_WORD, in place; returns how many are left. *highest is raised to the ranks that were used. */
+/* Merges ids[0..n), n <= SHORT_WORD, in place; returns how many are left. *highest is raised to the ranks used. */
 static size_t merge_short(const Tokenizer *t, int *ids, size_t n, int *highest)
 {
     int rank[SHORT_WORD], joined[SHORT_WORD]; /* of ids[i] and ids[i + 1] */
@@ -1030,18 +996,6 @@ typedef struct {
     size_t count;
 } Heap;
 
-static void sift_down(Heap *h, size_t i)
-{
-    uint64_t item = h->items[i];
-    for (size_t child; (child = 2 * i + 1) < h->count; i = child) {
-        child += child + 1 < h->count && h->items[child + 1] < h->items[child];
-        if (item <= h->items[child])
-            break;
-        h->items[i] = h->items[child];
-    }
-    h->items[i] = item;
-}
-
 static void heap_push(Heap *h, uint64_t item)
 {
     size_t i = h->count++;
@@ -1052,35 +1006,48 @@ static void heap_push(Heap *h, uint64_t item)
 
 static uint64_t heap_pop(Heap *h)
 {
-    uint64_t top = h->items[0];
-    h->items[0] = h->items[--h->count];
-    sift_down(h, 0);
+    uint64_t top = h->items[0], item = h->items[--h->count];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < h->count; i = child) {
+        child += child + 1 < h->count && h->items[child + 1] < h->items[child];
+        if (item <= h->items[child])
+            break;
+        h->items[i] = h->items[child];
+    }
+    h->items[i] = item;
     return top;
 }
 
 typedef struct {
-    int id, rank; /* rank: with the next one; INT_MAX: no merge */
+    int id, rank;       /* rank: with the next one; INT_MAX: no merge */
     int previous, next; /* -1: none */
 } Link;
 
-/* The same for any n < 2^31 in O(n log n): a linked list of tokens and a heap of the pairs, some of which are out of date. */
+/* Looks up the pair that begins at `here`, and queues it. */
+static void queue_pair(const Tokenizer *t, Link *links, Heap *h, int here)
+{
+    int next = here < 0 ? -1 : links[here].next, joined;
+    if (here < 0)
+        return;
+    links[here].rank = next < 0 ? INT_MAX : pair_rank(t, links[here].id, links[next].id, &joined);
+    if (links[here].rank != INT_MAX)
+        heap_push(h, (uint64_t)links[here].rank << 32 | (uint32_t)here);
+}
+
+/* merge_short() for any n < 2^31, in O(n log n): a linked list of tokens, and a heap of pairs, some of them gone. */
 static int merge_long(const Tokenizer *t, int *ids, size_t *n)
 {
     Link *links = *n < INT_MAX ? malloc(*n * sizeof *links) : NULL;
     Heap h = {malloc(2 * *n * sizeof *h.items), 0}; /* each merge takes one pair away and adds two at most */
-    int joined, last = (int)*n - 1;
     if (!links || !h.items) {
         free(links);
         free(h.items);
         return -1;
     }
-    for (int i = 0; i <= last; i++) {
+    for (int i = 0, last = (int)*n - 1; i <= last; i++)
         links[i] = (Link){ids[i], INT_MAX, i - 1, i < last ? i + 1 : -1};
-        if (i < last && (links[i].rank = pair_rank(t, ids[i], ids[i + 1], &joined)) != INT_MAX)
-            h.items[h.count++] = (uint64_t)links[i].rank << 32 | (uint32_t)i;
-    }
-    for (size_t i = h.count / 2; i-- > 0;)
-        sift_down(&h, i);
+    for (int i = 0; i >= 0; i = links[i].next)
+        queue_pair(t, links, &h, i);
     while (h.count) {
         uint64_t top = heap_pop(&h);
         int here = (int)(uint32_t)top, next = links[here].next;
@@ -1091,88 +1058,14 @@ static int merge_long(const Tokenizer *t, int *ids, size_t *n)
         links[here].next = links[next].next;
         if (links[here].next >= 0)
             links[links[here].next].previous = here;
-        for (int left = links[here].previous, k = 0; k < 2; k++, left = here) {
-            if (left < 0)
-                continue;
-            int right = links[left].next;
-            links[left].rank = right < 0 ? INT_MAX : pair_rank(t, links[left].id, links[right].id, &joined);
-            if (links[left].rank != INT_MAX)
-                heap_push(&h, (uint64_t)links[left].rank << 32 | (uint32_t)left);
-        }
+        queue_pair(t, links, &h, links[here].previous);
+        queue_pair(t, links, &h, here);
     }
     *n = 0;
     for (int i = 0; i >= 0; i = links[i].next)
         ids[(*n)++] = links[i].id;
     free(links);
     free(h.items);
-    return 0;
-}
-
-/* ---- whole characters ---------------------------------------------------------------------------------------------- */
-
-/* A word of Chinese has three bytes a character, and nearly always they become one token before anything else touches them; then
- * the word may as well begin as characters. When is that so? A merge reaches into an unfinished character only if its result ends
- * or begins within one; crossed[x][y] is the lowest rank of those whose result has, where a character begins, byte x before it and
- * byte y as its first. A character whose own merges all rank lower than crossed[][] at both its ends is finished before. (If merges
- * need parts that are made later, this fails; then there are no characters.) */
-
-typedef struct Character {
-    int id, rank; /* id 0 - 1: not looked at yet, or - 2: not one token; rank: the highest of its merges */
-} Character;
-
-static bool is_continuation(char byte)
-{
-    return (byte & 0xc0) == 0x80;
-}
-
-static size_t sequence_length(char lead)
-{
-    unsigned char b = (unsigned char)lead;
-    return b < 0xc0 ? 1 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : 4;
-}
-
-/* Enters a merge's result, if it begins or ends within a character. */
-static void note_crossing(Tokenizer *t, const Merge *m)
-{
-    const char *s = t->bytes + t->pieces[m->id].start;
-    size_t n = t->pieces[m->id].length, last = n - 1;
-    while (last > 0 && is_continuation(s[last]))
-        last--;
-    if (!is_continuation(s[0]) && sequence_length(s[last]) == n - last)
-        return;
-    for (size_t k = 1; k < n; k++) {
-        int *rank = &t->crossed[(unsigned char)s[k - 1]][(unsigned char)s[k]];
-        if (!is_continuation(s[k]) && m->rank < *rank)
-            *rank = m->rank;
-    }
-}
-
-static int make_characters(Tokenizer *t)
-{
-    size_t slots = (size_t)1 << (64 - t->merges_shift);
-    int *made = malloc(t->size * sizeof *made); /* the highest rank that makes each token */
-    t->crossed = malloc(256 * sizeof *t->crossed);
-    t->characters = big_alloc(0x10000 * sizeof *t->characters);
-    if (!made || !t->crossed || !t->characters) {
-        free(made);
-        return -1;
-    }
-    for (size_t i = 0; i < 256 * 256; i++)
-        t->crossed[0][i] = INT_MAX;
-    memset(made, 0xff, t->size * sizeof *made);
-    memset(t->characters, 0xff, 0x10000 * sizeof *t->characters);
-    for (size_t i = 0; i < slots; i++)
-        if (t->merges[i].pair != NO_PAIR) {
-            note_crossing(t, &t->merges[i]);
-            if (t->merges[i].rank > made[t->merges[i].id])
-                made[t->merges[i].id] = t->merges[i].rank;
-        }
-    for (size_t i = 0; i < slots; i++) {
-        const Merge *m = &t->merges[i];
-        if (m->pair != NO_PAIR && (m->rank <= made[m->pair >> 32] || m->rank <= made[(uint32_t)m->pair]))
-            memset(t->crossed, 0xff, 256 * sizeof *t->crossed); /* -1: no rank is lower */
-    }
-    free(made);
     return 0;
 }
 
@@ -1184,14 +1077,15 @@ static const Character *character_at(const Tokenizer *t, const char *s, size_t i
         return NULL;
     Character *c = &t->characters[(s[i] & 0xf) << 12 | (s[i + 1] & 0x3f) << 6 | (s[i + 2] & 0x3f)];
     size_t next = i + 3;
-    if (c->id == -1) {
+    if (c->id == NOT_SEEN) {
         int ids[3];
         for (size_t k = 0; k < 3; k++)
             ids[k] = t->byte_ids[(unsigned char)s[i + k]];
         c->rank = -1;
-        c->id = merge_short(t, ids, 3, &c->rank) == 1 ? ids[0] : -2;
+        c->id = merge_short(t, ids, 3, &c->rank) == 1 ? ids[0] : NOT_WHOLE;
     }
-    bool whole = c->id >= 0 && (i == 0 || c->rank < t->crossed[(unsigned char)s[i - 1]][(unsigned char)s[i]]) &&
+    bool whole = c->id >= 0 &&
+                 (i == 0 || c->rank < t->crossed[(unsigned char)s[i - 1]][(unsigned char)s[i]]) &&
                  (next == length || c->rank < t->crossed[(unsigned char)s[next - 1]][(unsigned char)s[next]]);
     return whole ? c : NULL;
 }
@@ -1199,7 +1093,7 @@ static const Character *character_at(const Tokenizer *t, const char *s, size_t i
 /* Appends the ids of one word. */
 static int merge_word(const Tokenizer *t, const char *s, size_t length, IdList *ids)
 {
-    if (reserve(&ids->items, &ids->capacity, ids->count, length, sizeof *ids->items))
+    if (id_list_reserve(ids, length))
         return -1;
     int *word = ids->items + ids->count, highest = -1;
     size_t n = 0;
@@ -1212,10 +1106,9 @@ static int merge_word(const Tokenizer *t, const char *s, size_t length, IdList *
             n += word[n] >= 0;
         }
     }
-    if (n > SHORT_WORD) {
-        if (merge_long(t, word, &n))
-            return -1;
-    } else if (n > 1)
+    if (n > SHORT_WORD && merge_long(t, word, &n))
+        return -1;
+    if (n > 1 && n <= SHORT_WORD)
         n = merge_short(t, word, n, &highest);
     ids->count += n;
     return 0;
@@ -1232,15 +1125,15 @@ static int merge_word(const Tokenizer *t, const char *s, size_t length, IdList *
 /* A word of less than 16 bytes as a key; so many bytes can be read from s. */
 static void word_key(uint64_t key[2], const char *s, size_t length, size_t readable)
 {
-    static const unsigned char ones[32] = {255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+    static const unsigned char ones[32] = {255, 255, 255, 255, 255, 255, 255, 255,
+                                           255, 255, 255, 255, 255, 255, 255, 255};
     uint64_t mask[2];
     memcpy(mask, ones + 16 - length, 16);
     if (readable >= 16) {
         memcpy(key, s, 16);
     } else {
-        char padded[16] = {0};
-        memcpy(padded, s, length);
-        memcpy(key, padded, 16);
+        memset(key, 0, 16);
+        memcpy(key, s, length);
     }
     key[0] &= mask[0];
     key[1] = (key[1] & mask[1]) | (uint64_t)length << LAST_BYTE_SHIFT;
@@ -1252,11 +1145,10 @@ static int encode_word(Tokenizer *t, const char *s, size_t length, size_t readab
     uint64_t key[2];
     if (length >= 16)
         return merge_word(t, s, length, ids);
-    if (ids->capacity - ids->count <= 4 && reserve(&ids->items, &ids->capacity, ids->count, 4, sizeof *ids->items))
+    if (id_list_reserve(ids, 4))
         return -1;
     word_key(key, s, length, readable);
-    uint64_t hash = key[0] * 0x9e3779b97f4a7c15u + key[1] * 0xc2b2ae3d27d4eb4fu;
-    Word *w = &t->words[(hash ^ hash >> 32) * 0x9e3779b97f4a7c15u >> (64 - WORD_SLOTS_LOG)];
+    Word *w = &t->words[mix(key[0] * GOLDEN + key[1] * 0xc2b2ae3d27d4eb4fu) * GOLDEN >> (64 - WORD_SLOTS_LOG)];
     if (w->key[0] == key[0] && w->key[1] == key[1]) {
         memcpy(ids->items + ids->count, w->ids, sizeof w->ids);
         ids->count += 1u + (w->ids[1] >= 0) + (w->ids[2] >= 0) + (w->ids[3] >= 0);
@@ -1283,7 +1175,7 @@ static int encode_words(Tokenizer *t, const char *s, size_t n, IdList *ids)
     return 0;
 }
 
-/* The first added token at or after *from that has no byte marked in plain (NULL: none is marked); *from becomes its place. */
+/* The first added token at or after *from, which becomes its place. plain: NULL, or 1 for each byte that is in none. */
 static const Added *next_added(const AddedSet *set, const char *s, size_t n, const char *plain, size_t *from)
 {
     for (size_t i = *from; set->count && i < n; i++) {
@@ -1298,36 +1190,22 @@ static const Added *next_added(const AddedSet *set, const char *s, size_t n, con
     return NULL;
 }
 
-typedef int EncodePiece(Tokenizer *t, const char *s, size_t n, bool added, IdList *ids);
-
-/* Cuts the tokens of set out of s and hands the pieces between them on. */
-static int encode_between(Tokenizer *t, const AddedSet *set, const char *s, size_t n, const char *plain, EncodePiece *piece, IdList *ids)
-{
-    size_t from = 0, at = 0;
-    for (const Added *a; (a = next_added(set, s, n, plain, &at)); from = at) {
-        if (piece(t, s + from, at - from, !plain, ids) || id_list_append(ids, a->id))
-            return -1;
-        at += a->length;
-    }
-    return piece(t, s + from, n - from, !plain, ids);
-}
-
-static int encode_normal(Tokenizer *t, const char *s, size_t n, bool added, IdList *ids)
-{
-    (void)added;
-    return encode_words(t, s, n, ids);
-}
-
+/* A piece without added tokens that are found before NFC. added: those that are found after it are looked for. */
 static int encode_piece(Tokenizer *t, const char *s, size_t n, bool added, IdList *ids)
 {
-    static const AddedSet none;
     char *normal = NULL;
+    int failed = 0;
     if (t->nfc && !unicode_is_nfc(s, n)) {
         s = normal = unicode_nfc(s, n, &n);
-        if (!normal)
-            return -1;
+        failed = s ? 0 : -1;
     }
-    int failed = encode_between(t, added ? &t->nfc_added : &none, s, n, NULL, encode_normal, ids);
+    size_t from = 0, at = 0;
+    for (const Added *a; added && !failed && (a = next_added(&t->nfc_added, s, n, NULL, &at)); from = at) {
+        failed = encode_words(t, s + from, at - from, ids) || id_list_append(ids, a->id);
+        at += a->length;
+    }
+    if (!failed)
+        failed = encode_words(t, s + from, n - from, ids);
     free(normal);
     return failed;
 }
@@ -1352,7 +1230,7 @@ static bool is_valid_utf8(const char *s, size_t n)
     return true;
 }
 
-/* plain: NULL, or for each byte whether it belongs to no added token. */
+/* added: added tokens are looked for, but not in bytes marked in plain (NULL: anywhere). */
 static int encode(Tokenizer *t, const char *s, size_t n, bool added, const char *plain, IdList *ids, char err[512])
 {
     Text valid = {0};
@@ -1362,10 +1240,13 @@ static int encode(Tokenizer *t, const char *s, size_t n, bool added, const char 
         s = valid.bytes;
         n = valid.length;
     }
-    if (!failed && added && encode_between(t, &t->raw_added, s, n, plain, encode_piece, ids))
-        failed = -1;
-    if (!failed && !added && encode_piece(t, s, n, false, ids))
-        failed = -1;
+    size_t from = 0, at = 0;
+    for (const Added *a; added && !failed && (a = next_added(&t->raw_added, s, n, plain, &at)); from = at) {
+        failed = encode_piece(t, s + from, at - from, !plain, ids) || id_list_append(ids, a->id);
+        at += a->length;
+    }
+    if (!failed)
+        failed = encode_piece(t, s + from, n - from, added && !plain, ids);
     text_free(&valid);
     return failed ? fail_memory(err) : 0;
 }
@@ -1377,7 +1258,7 @@ int tokenizer_encode(Tokenizer *t, const char *text, size_t length, bool added, 
     return encode(t, text, length, added, NULL, ids, err);
 }
 
-/* ---- decoding and looking up -------------------------------------------------------------------------------------- */
+/* ---- decoding and looking up ------------------------------------------------------------------------------------- */
 
 int text_append_replacing(Text *out, const char *bytes, size_t length)
 {
@@ -1425,14 +1306,11 @@ bool tokenizer_is_special(const Tokenizer *t, int id)
 
 int tokenizer_id(const Tokenizer *t, const char *token, size_t length)
 {
-    const AddedSet *sets[] = {&t->raw_added, &t->nfc_added};
-    for (size_t s = 0; s < 2; s++) {
-        const Added *a = match_added(sets[s], token, length);
-        if (a && a->length == length)
-            return a->id;
-    }
+    const Added *a = match_added(&t->raw_added, token, length), *b = match_added(&t->nfc_added, token, length);
+    if ((a && a->length == length) || (b && b->length == length))
+        return a && a->length == length ? a->id : b->id;
     char *scratch = malloc(length + 1);
-    int id = scratch ? vocabulary_id(t, token, length, scratch) : -1;
+    int id = scratch ? token_id(t, token, length, scratch) : -1;
     free(scratch);
     return id;
 }
@@ -1464,29 +1342,27 @@ int tokenizer_decode(const Tokenizer *t, const int *ids, size_t n, bool skip_spe
 
 /* A template is Jinja, of which this reads what ChatML templates are made of:
  *
- *     {% if C %} {% elif C %} {% else %} {% endif %}   {% for NAME in messages %} {% endfor %}   {{ S }}   {# comment #}
- *     C   or, and, not, ==, !=, is [not] defined|none|string     S   strings and attributes of messages, joined by + or ~
- *     messages[i], message.role, message['content'], loop.first, .last, .index0, .index, add_generation_prompt, tools (never given)
+ *     {% if C %} {% elif C %} {% else %} {% endif %}  {% for NAME in messages %} {% endfor %}  {{ S + S ... }}  {# #}
+ *     C   or, and, not, parentheses, ==, !=, is [not] defined, and these: messages[0], messages[-1], tools (never given),
+ *         add_generation_prompt, loop.first, loop.last
+ *     S   strings, and a message's attributes: message.role, message['content']
  *
- * Anything else is an error when it is reached; parts for tools never are. Each byte of the output is marked: 1 if it came out of a
- * message. A template is ChatML if it writes two trial conversations as it should. */
+ * Anything else is an error when it is reached; parts for tools never are. Each byte of the output has a mark: 1 if it
+ * came out of a message. A template is ChatML if it writes two trial conversations as it should. */
 
-typedef enum { NOTHING, BOOLEAN, INTEGER, STRING, MESSAGES, MESSAGE, LOOP } Kind;
+typedef enum { NOTHING, FLAG, INTEGER, LITERAL, GIVEN, MESSAGES, MESSAGE, LOOP } Kind;
 
 typedef struct {
     Kind kind;
-    long number;          /* BOOLEAN, INTEGER; MESSAGE: which one */
-    size_t start, length; /* STRING: in Chat.work, where it is the last thing */
+    long number;      /* FLAG, INTEGER; MESSAGE: which one */
+    const char *text; /* LITERAL: as it is written in the template; GIVEN: out of a message */
+    size_t length;
 } Value;
-
-typedef struct {
-    Text text, marks; /* of the same length */
-} Marked;
 
 #define MAX_NESTING 32
 typedef struct {
-    bool loop, outer_active, taken, line_start;
-    const char *body;
+    bool outer_active, taken, line_start; /* taken: a branch of this `if` was */
+    const char *body;                     /* of a loop */
 } Block;
 
 typedef struct {
@@ -1498,40 +1374,29 @@ typedef struct {
     size_t variable_length;
     Block blocks[MAX_NESTING];
     size_t depth, nesting;
-    bool active, line_start; /* line_start: at[-1] ended a line */
+    bool active, line_start; /* active: not in a branch that isn't taken; line_start: at[-1] ended a line */
     int unevaluated;         /* in the right half of an `or` or `and` that is decided */
-    Marked work, *out;
+    Text *out, *marks;
     char *err;
 } Chat;
-
-static int append_marked(Marked *m, const char *bytes, size_t length, char mark)
-{
-    size_t before = m->text.length;
-    if ((mark ? text_append_replacing(&m->text, bytes, length) : text_append(&m->text, bytes, length)) ||
-        reserve(&m->marks.bytes, &m->marks.capacity, before, m->text.length - before, 1))
-        return -1;
-    memset(m->marks.bytes + before, mark, m->text.length - before);
-    m->marks.length = m->text.length;
-    return 0;
-}
-
-static void truncate_marked(Marked *m, size_t length)
-{
-    m->text.length = m->marks.length = length;
-}
-
-static void marked_free(Marked *m)
-{
-    text_free(&m->text);
-    text_free(&m->marks);
-}
 
 static int unknown_syntax(Chat *c, const char *from)
 {
     size_t n = 0;
     while (from + n < c->end && n < 48 && from[n] != '\n' && from[n] != '%' && from[n] != '}')
         n++;
+    if (n == 0)
+        return fail(c->err, "the chat template ends within a tag");
     return fail(c->err, "the chat template has \"%.*s\", which no known ChatML template has there", (int)n, from);
+}
+
+/* Writes out bytes; mark 1: of a message, which may hold anything. */
+static int emit(Chat *c, const char *bytes, size_t length, char mark)
+{
+    int failed = mark ? text_append_replacing(c->out, bytes, length) : text_append(c->out, bytes, length);
+    while (!failed && c->marks->length < c->out->length)
+        failed = text_append(c->marks, &mark, 1);
+    return failed ? fail_memory(c->err) : 0;
 }
 
 static bool is_name_byte(char b)
@@ -1544,12 +1409,17 @@ static bool is_blank(char b)
     return b == ' ' || (b >= '\t' && b <= '\r');
 }
 
+static void skip_blanks(Chat *c)
+{
+    while (c->at < c->end && is_blank(*c->at))
+        c->at++;
+}
+
 /* Skips blanks, then word if it is next. */
 static bool take(Chat *c, const char *word)
 {
     size_t n = strlen(word);
-    while (c->at < c->end && is_blank(*c->at))
-        c->at++;
+    skip_blanks(c);
     if ((size_t)(c->end - c->at) < n || memcmp(c->at, word, n) != 0)
         return false;
     if (is_name_byte(word[n - 1]) && c->at + n < c->end && is_name_byte(c->at[n]))
@@ -1560,233 +1430,169 @@ static bool take(Chat *c, const char *word)
 
 static size_t take_name(Chat *c, const char **name)
 {
-    take(c, " ");
+    skip_blanks(c);
     *name = c->at;
     while (c->at < c->end && is_name_byte(*c->at))
         c->at++;
     return (size_t)(c->at - *name);
 }
 
-static bool name_is(const char *name, size_t length, const char *word)
+static bool same(const char *a, size_t a_length, const char *b, size_t b_length)
 {
-    return length == strlen(word) && memcmp(name, word, length) == 0;
+    return a_length == b_length && (a_length == 0 || memcmp(a, b, a_length) == 0);
+}
+
+static bool is_word(const char *name, size_t length, const char *word)
+{
+    return same(name, length, word, strlen(word));
 }
 
 /* 'text' or "text"; the quote is next. */
-static int take_string(Chat *c, Value *v)
+static int take_literal(Chat *c, Value *v)
 {
-    static const char escapes[] = "nrt\\'\"", meant[] = "\n\r\t\\'\"";
-    const char *from = c->at;
-    char quote = *c->at++;
-    *v = (Value){STRING, 0, c->work.text.length, 0};
-    for (; c->at < c->end && *c->at != quote; c->at++) {
-        char byte = *c->at;
-        if (byte == '\\') {
-            const char *known = ++c->at < c->end && *c->at ? strchr(escapes, *c->at) : NULL;
-            if (!known)
-                return unknown_syntax(c, from);
-            byte = meant[known - escapes];
-        }
-        if (append_marked(&c->work, &byte, 1, 0))
-            return fail_memory(c->err);
-    }
-    if (c->at == c->end)
+    const char *from = c->at++;
+    while (c->at < c->end && *c->at != *from)
+        c->at += *c->at == '\\' && c->end - c->at > 1 ? 2 : 1;
+    if (c->at >= c->end)
         return unknown_syntax(c, from);
+    *v = (Value){LITERAL, 0, from + 1, (size_t)(c->at - from - 1)};
     c->at++;
-    v->length = c->work.text.length - v->start;
     return 0;
 }
 
-/* v.name or v['name'] */
+/* v.name or v['name'] becomes v. */
 static int attribute(Chat *c, Value *v, const char *name, size_t length)
 {
     Value of = *v;
-    *v = (Value){NOTHING, 0, 0, 0};
+    bool first = is_word(name, length, "first"), role = is_word(name, length, "role");
+    *v = (Value){NOTHING, 0, NULL, 0};
     if (c->unevaluated)
         return 0;
-    if (of.kind == MESSAGE) {
-        const Message *m = &c->messages[of.number];
-        bool role = name_is(name, length, "role");
-        if (!role && !name_is(name, length, "content"))
-            return 0;
-        *v = (Value){STRING, 0, c->work.text.length, 0};
-        if (append_marked(&c->work, role ? m->role : m->content, role ? m->role_length : m->content_length, 1))
-            return fail_memory(c->err);
-        v->length = c->work.text.length - v->start;
-        return 0;
-    }
-    if (of.kind == LOOP) {
-        long i = (long)c->index, last = (long)c->count - 1;
-        bool index0 = name_is(name, length, "index0"), index = name_is(name, length, "index");
-        bool first = name_is(name, length, "first");
-        if (index0 || index)
-            *v = (Value){INTEGER, i + index, 0, 0};
-        else if (first || name_is(name, length, "last"))
-            *v = (Value){BOOLEAN, first ? i == 0 : i == last, 0, 0};
-        else
-            return unknown_syntax(c, name);
-        return 0;
-    }
     if (of.kind == NOTHING)
-        return fail(c->err, "the chat template asks for \"%.*s\" of a message that is not there", (int)length, name);
-    return unknown_syntax(c, name);
+        return fail(c->err, "the chat template needs a message that is not there");
+    if (of.kind == LOOP && (first || is_word(name, length, "last"))) {
+        *v = (Value){FLAG, first ? c->index == 0 : c->index + 1 == c->count, NULL, 0};
+        return 0;
+    }
+    if (of.kind != MESSAGE)
+        return unknown_syntax(c, name);
+    const Message *m = &c->messages[of.number];
+    if (role)
+        *v = (Value){GIVEN, 0, m->role, m->role_length};
+    else if (is_word(name, length, "content"))
+        *v = (Value){GIVEN, 0, m->content, m->content_length};
+    return 0;
 }
 
 static int condition(Chat *c, Value *v);
 
 static int primary(Chat *c, Value *v)
 {
-    take(c, " ");
+    skip_blanks(c);
     const char *from = c->at, *name;
-    *v = (Value){NOTHING, 0, 0, 0};
+    *v = (Value){NOTHING, 0, NULL, 0};
     if (c->at < c->end && (*c->at == '\'' || *c->at == '"'))
-        return take_string(c, v);
+        return take_literal(c, v);
     if (take(c, "(")) {
-        if (++c->nesting > MAX_NESTING || condition(c, v))
-            return c->nesting > MAX_NESTING ? unknown_syntax(c, from) : -1;
+        int failed = c->nesting++ == MAX_NESTING ? unknown_syntax(c, from) : condition(c, v);
         c->nesting--;
-        return take(c, ")") ? 0 : unknown_syntax(c, from);
+        return failed ? -1 : take(c, ")") ? 0 : unknown_syntax(c, from);
     }
-    bool minus = take(c, "-");
     size_t n = take_name(c, &name);
-    if (n > 0 && n < 6 && strspn(name, "0123456789") >= n) {
-        *v = (Value){INTEGER, strtol(name, NULL, 10) * (minus ? -1 : 1), 0, 0};
-        return 0;
-    }
-    if (c->variable && n == c->variable_length && memcmp(name, c->variable, n) == 0)
-        *v = (Value){MESSAGE, (long)c->index, 0, 0};
-    else if (c->variable && name_is(name, n, "loop"))
+    if (n == 1 && *name >= '0' && *name <= '9')
+        *v = (Value){INTEGER, *name - '0', NULL, 0};
+    else if (c->variable && same(name, n, c->variable, c->variable_length))
+        *v = (Value){MESSAGE, (long)c->index, NULL, 0};
+    else if (c->variable && is_word(name, n, "loop"))
         v->kind = LOOP;
-    else if (name_is(name, n, "messages"))
+    else if (is_word(name, n, "messages"))
         v->kind = MESSAGES;
-    else if (name_is(name, n, "add_generation_prompt"))
-        *v = (Value){BOOLEAN, c->generation_prompt, 0, 0};
-    else if (minus || !name_is(name, n, "tools"))
+    else if (is_word(name, n, "add_generation_prompt"))
+        *v = (Value){FLAG, c->generation_prompt, NULL, 0};
+    else if (!is_word(name, n, "tools"))
         return unknown_syntax(c, from);
     return 0;
 }
 
-static int postfix(Chat *c, Value *v)
+/* A value with its .name, ['name'] and [number]. */
+static int operand(Chat *c, Value *v)
 {
     const char *from = c->at, *name;
     if (primary(c, v))
         return -1;
-    for (;;) {
+    while (c->at < c->end && (*c->at == '.' || *c->at == '[')) {
         Value key;
-        if (c->at < c->end && *c->at == '.') {
-            c->at++;
+        if (*c->at++ == '.') {
             size_t n = take_name(c, &name);
             if (attribute(c, v, name, n))
                 return -1;
-        } else if (c->at < c->end && *c->at == '[') {
-            c->at++;
-            if (condition(c, &key) || !take(c, "]"))
-                return unknown_syntax(c, from);
-            if (key.kind == STRING) {
-                char word[16];
-                size_t n = key.length < sizeof word ? key.length : 0;
-                memcpy(word, c->work.text.bytes ? c->work.text.bytes + key.start : "", n);
-                truncate_marked(&c->work, key.start);
-                if (attribute(c, v, word, n))
-                    return -1;
-            } else if (key.kind == INTEGER && v->kind == MESSAGES) {
-                long i = key.number < 0 ? key.number + (long)c->count : key.number;
-                *v = (Value){i >= 0 && i < (long)c->count ? MESSAGE : NOTHING, i, 0, 0};
-            } else
-                return unknown_syntax(c, from);
-        } else
-            return c->at < c->end && *c->at == '(' ? unknown_syntax(c, from) : 0;
+            continue;
+        }
+        bool from_end = take(c, "-");
+        if (primary(c, &key) || !take(c, "]") || (key.kind != INTEGER && key.kind != LITERAL))
+            return unknown_syntax(c, from);
+        long i = from_end ? (long)c->count - key.number : key.number;
+        if (key.kind == LITERAL && attribute(c, v, key.text, key.length))
+            return -1;
+        if (key.kind == INTEGER && v->kind != MESSAGES)
+            return unknown_syntax(c, from);
+        if (key.kind == INTEGER)
+            *v = (Value){i >= 0 && i < (long)c->count ? MESSAGE : NOTHING, i, NULL, 0};
     }
+    return 0;
 }
 
-/* Strings and attributes joined by + or ~; integers by + and -. */
-static int sum(Chat *c, Value *v)
+static bool is_text(const Value *v)
 {
-    const char *from = c->at;
-    if (postfix(c, v))
-        return -1;
-    for (;;) {
-        take(c, " ");
-        char sign = c->at < c->end ? *c->at : 0;
-        bool tag_end = c->end - c->at > 1 && (c->at[1] == '%' || c->at[1] == '}');
-        Value right;
-        if ((sign != '+' && sign != '-' && sign != '~') || tag_end)
-            return 0;
-        c->at++;
-        if (postfix(c, &right))
-            return -1;
-        if (v->kind == STRING && right.kind == STRING && sign != '-')
-            v->length += right.length;
-        else if (v->kind == INTEGER && right.kind == INTEGER && sign != '~')
-            v->number += sign == '+' ? right.number : -right.number;
-        else if (!c->unevaluated)
-            return unknown_syntax(c, from);
-    }
+    return v->kind == LITERAL || v->kind == GIVEN;
 }
 
 static bool is_true(const Value *v)
 {
-    return v->kind == STRING ? v->length > 0 : v->kind == BOOLEAN || v->kind == INTEGER ? v->number != 0 : v->kind != NOTHING;
+    return is_text(v) ? v->length > 0 : v->kind == FLAG || v->kind == INTEGER ? v->number != 0 : v->kind != NOTHING;
 }
 
-static bool are_equal(const Chat *c, const Value *a, const Value *b)
-{
-    if (a->kind != b->kind)
-        return false;
-    if (a->kind == STRING)
-        return a->length == b->length && (!a->length || memcmp(c->work.text.bytes + a->start, c->work.text.bytes + b->start, a->length) == 0);
-    return a->number == b->number;
-}
-
-/* not S, S == S, S != S, S is [not] defined, or S alone */
+/* V, not V, V == V, V != V, V is [not] defined */
 static int comparison(Chat *c, Value *v)
 {
     const char *from = c->at;
-    bool invert = false, result;
-    size_t before = c->work.text.length;
     Value right;
+    bool invert = false, result;
     while (take(c, "not"))
         invert = !invert;
-    if (sum(c, v))
+    if (operand(c, v))
         return -1;
     if (take(c, "==") || take(c, "!=")) {
         bool unequal = c->at[-2] == '!';
-        if (sum(c, &right))
-            return -1;
-        result = are_equal(c, v, &right) != unequal;
+        if (operand(c, &right) || !is_text(&right) || memchr(right.text, '\\', right.length))
+            return unknown_syntax(c, from);
+        result = (is_text(v) && same(v->text, v->length, right.text, right.length)) != unequal;
     } else if (take(c, "is")) {
         bool negated = take(c, "not");
-        if (take(c, "defined"))
-            result = (v->kind != NOTHING) != negated;
-        else if (take(c, "none"))
-            result = negated; /* messages hold no null */
-        else if (take(c, "string"))
-            result = (v->kind == STRING) != negated;
-        else
+        if (!take(c, "defined"))
             return unknown_syntax(c, from);
-    } else if (invert)
+        result = (v->kind != NOTHING) != negated;
+    } else if (invert) {
         result = is_true(v);
-    else
+    } else {
         return 0;
-    truncate_marked(&c->work, before);
-    *v = (Value){BOOLEAN, result != invert, 0, 0};
+    }
+    *v = (Value){FLAG, result != invert, NULL, 0};
     return 0;
 }
 
-/* C and C ..., or several of these with or between; decided from the left. */
+/* Conditions with `and` between, or several of these with `or` between; decided from the left. */
 static int junction(Chat *c, Value *v, bool any)
 {
-    size_t before = c->work.text.length;
     if (any ? junction(c, v, false) : comparison(c, v))
         return -1;
     while (take(c, any ? "or" : "and")) {
-        bool left = is_true(v);
-        c->unevaluated += left == any;
+        bool left = is_true(v), decided = left == any;
+        c->unevaluated += decided;
         if (any ? junction(c, v, false) : comparison(c, v))
             return -1;
-        c->unevaluated -= left == any;
-        truncate_marked(&c->work, before);
-        *v = (Value){BOOLEAN, left == any ? left : is_true(v), 0, 0};
+        c->unevaluated -= decided;
+        *v = (Value){FLAG, decided ? left : is_true(v), NULL, 0};
     }
     return 0;
 }
@@ -1799,14 +1605,14 @@ static int condition(Chat *c, Value *v)
 /* The end of a tag, and the white space that it takes away: "-" all of it, a block's end one line feed. */
 static int tag_end(Chat *c, const char *close)
 {
-    take(c, " ");
+    skip_blanks(c);
     const char *from = c->at;
     char sign = c->at < c->end && (*c->at == '-' || *c->at == '+') ? *c->at++ : 0;
-    if (!take(c, close))
+    if (c->end - c->at < 2 || memcmp(c->at, close, 2) != 0)
         return unknown_syntax(c, from);
+    c->at += 2;
     if (sign == '-')
-        while (c->at < c->end && is_blank(*c->at))
-            c->at++;
+        skip_blanks(c);
     else if (sign != '+' && *close != '}' && c->at < c->end && *c->at == '\n')
         c->at++;
     c->line_start = c->at[-1] == '\n';
@@ -1817,22 +1623,18 @@ static int tag_end(Chat *c, const char *close)
 static int skip_tag(Chat *c, const char *close)
 {
     const char *from = c->at;
-    for (char quote = 0; c->end - c->at >= 2; c->at++) {
-        if (quote && *c->at == '\\')
+    Value ignored;
+    while (c->end - c->at >= 2 && memcmp(c->at, close, 2) != 0) {
+        if (*close == '#' || (*c->at != '\'' && *c->at != '"'))
             c->at++;
-        else if (quote)
-            quote = *c->at == quote ? 0 : quote;
-        else if (*c->at == '\'' || *c->at == '"')
-            quote = *c->at;
-        else if (memcmp(c->at, close, 2) == 0) {
-            c->at -= c->at[-1] == '-' || c->at[-1] == '+';
-            return tag_end(c, close);
-        }
+        else if (take_literal(c, &ignored))
+            return -1;
     }
-    return unknown_syntax(c, from);
+    c->at -= c->at > from && (c->at[-1] == '-' || c->at[-1] == '+');
+    return tag_end(c, close);
 }
 
-/* Evaluates a condition to the end of its tag; it decides whether what follows is active. */
+/* A condition to the end of its tag; it decides whether what follows is active. */
 static int branch(Chat *c, bool evaluate)
 {
     Value v;
@@ -1847,35 +1649,35 @@ static int branch(Chat *c, bool evaluate)
 
 static int begin_block(Chat *c, bool loop, const char *from)
 {
+    Value list;
     if (c->depth == MAX_NESTING)
         return unknown_syntax(c, from);
-    c->blocks[c->depth++] = (Block){.loop = loop, .outer_active = c->active};
-    if (!loop || !c->active)
-        return loop ? skip_tag(c, "%}") : branch(c, c->active);
-    Value list;
-    const char *name;
-    size_t length = take_name(c, &name);
-    if (c->variable || !length || !take(c, "in") || condition(c, &list) || list.kind != MESSAGES || tag_end(c, "%}"))
+    Block *b = &c->blocks[c->depth++];
+    *b = (Block){.outer_active = c->active};
+    if (!loop)
+        return branch(c, c->active);
+    if (!c->active)
+        return skip_tag(c, "%}");
+    if (c->variable || !(c->variable_length = take_name(c, &c->variable)) || !take(c, "in") || operand(c, &list) ||
+        list.kind != MESSAGES || tag_end(c, "%}"))
         return unknown_syntax(c, from);
-    c->variable = name;
-    c->variable_length = length;
     c->index = 0;
-    c->blocks[c->depth - 1].body = c->at;
-    c->blocks[c->depth - 1].line_start = c->line_start;
+    b->body = c->at;
+    b->line_start = c->line_start;
     return 0;
 }
 
 static int end_block(Chat *c, bool loop, const char *from)
 {
     Block *b = c->depth ? &c->blocks[c->depth - 1] : NULL;
-    if (!b || b->loop != loop || tag_end(c, "%}"))
+    if (!b || (b->outer_active && !b->body == loop) || tag_end(c, "%}"))
         return unknown_syntax(c, from);
-    if (loop && b->body && ++c->index < c->count) {
+    if (b->body && ++c->index < c->count) {
         c->at = b->body;
         c->line_start = b->line_start;
         return 0;
     }
-    if (loop && b->body)
+    if (b->body)
         c->variable = NULL;
     c->active = b->outer_active;
     c->depth--;
@@ -1895,160 +1697,154 @@ static int statement(Chat *c)
         return end_block(c, false, from);
     if (take(c, "endfor"))
         return end_block(c, true, from);
-    if (b && !b->loop && take(c, "elif"))
+    if (b && !b->body && take(c, "elif"))
         return branch(c, b->outer_active && !b->taken);
-    if (b && !b->loop && take(c, "else")) {
+    if (b && !b->body && take(c, "else")) {
         c->active = b->outer_active && !b->taken;
         return tag_end(c, "%}");
     }
     return c->active ? unknown_syntax(c, from) : skip_tag(c, "%}");
 }
 
-/* {{ ... }}, behind its opening. */
-static int output(Chat *c)
+/* A string of the template, its escapes resolved. */
+static int emit_literal(Chat *c, const Value *v)
 {
-    const char *from = c->at;
-    Value v;
-    if (!c->active)
-        return skip_tag(c, "}}");
-    if (condition(c, &v) || tag_end(c, "}}"))
-        return -1;
-    if (v.kind != STRING)
-        return unknown_syntax(c, from);
-    Marked *w = &c->work;
-    for (size_t i = v.start, end = v.start + v.length, run; i < end; i = run) {
-        for (run = i; run < end && w->marks.bytes[run] == w->marks.bytes[i]; run++)
+    static const char escapes[] = "nrt\\'\"", meant[] = "\n\r\t\\'\"";
+    for (size_t i = 0, run; i < v->length; i = run) {
+        const char *s = v->text + i, *known = NULL;
+        for (run = i; run < v->length && v->text[run] != '\\'; run++)
             ;
-        if (append_marked(c->out, w->text.bytes + i, run - i, w->marks.bytes[i]))
-            return fail_memory(c->err);
+        if (run == i) {
+            known = i + 1 < v->length && s[1] ? strchr(escapes, s[1]) : NULL;
+            if (!known)
+                return unknown_syntax(c, s);
+            run += 2;
+        }
+        if (emit(c, known ? meant + (known - escapes) : s, known ? 1 : run - i, 0))
+            return -1;
     }
-    truncate_marked(w, 0);
     return 0;
 }
 
-/* The text up to the next tag, less what the tag's opening takes away. */
-static int literal(Chat *c)
+/* {{ ... }}, behind its opening. */
+static int output(Chat *c)
+{
+    if (!c->active)
+        return skip_tag(c, "}}");
+    do {
+        const char *from = c->at;
+        Value v;
+        if (operand(c, &v))
+            return -1;
+        if (!is_text(&v))
+            return unknown_syntax(c, from);
+        if (v.kind == LITERAL ? emit_literal(c, &v) : emit(c, v.text, v.length, 1))
+            return -1;
+    } while (take(c, "+"));
+    return tag_end(c, "}}");
+}
+
+/* The text up to the next tag, less the white space that the tag's opening takes away: "-" all of it, a block's opening
+ * (no "+") blanks with which the line begins. */
+static int plain_text(Chat *c)
 {
     const char *from = c->at, *tag = from;
     while (c->end - tag >= 2 && !(*tag == '{' && (tag[1] == '{' || tag[1] == '%' || tag[1] == '#')))
         tag++;
-    const char *stop = c->end - tag >= 2 ? tag : c->end;
-    c->at = stop;
-    if (c->end - stop > 2 && stop[2] == '-') {
+    tag = c->end - tag >= 2 ? tag : c->end;
+    const char *stop = tag, *line = tag;
+    char sign = c->end - tag > 2 ? tag[2] : 0;
+    if (sign == '-') {
         while (stop > from && is_blank(stop[-1]))
             stop--;
-    } else if (c->at < c->end && stop[1] != '{' && !(c->end - stop > 2 && stop[2] == '+')) {
-        const char *line = stop;
+    } else if (tag < c->end && tag[1] != '{' && sign != '+') {
         while (line > from && line[-1] != '\n' && is_blank(line[-1]))
             line--;
         if (line > from ? line[-1] == '\n' : c->line_start)
             stop = line;
     }
-    return c->active && append_marked(c->out, from, (size_t)(stop - from), 0) ? fail_memory(c->err) : 0;
-}
-
-static int render(Chat *c)
-{
-    while (literal(c) == 0) {
-        if (c->at == c->end)
-            return c->depth ? fail(c->err, "the chat template ends within a block") : 0;
-        char kind = c->at[1];
-        c->at += 2;
-        c->at += kind != '#' && c->at < c->end && (*c->at == '-' || *c->at == '+');
-        if (kind == '#') {
-            while (c->end - c->at >= 2 && memcmp(c->at, "#}", 2) != 0)
-                c->at++;
-            c->at -= c->at[-1] == '-' || c->at[-1] == '+';
-            if (tag_end(c, "#}"))
-                return -1;
-        } else if (kind == '%' ? statement(c) : output(c))
-            return -1;
-    }
-    return -1;
+    c->at = tag;
+    return c->active ? emit(c, from, (size_t)(stop - from), 0) : 0;
 }
 
 /* Messages through the model's template. */
-static int render_chat(const Tokenizer *t, const Message *messages, size_t n, bool generation_prompt, Marked *out, char err[512])
+static int render(const Tokenizer *t, const Message *messages, size_t n, bool generation_prompt, Text *out, Text *marks,
+                  char err[512])
 {
-    size_t length = t->chat_length;
-    length -= length && t->chat_template[length - 1] == '\n'; /* as Jinja does */
+    const Text *template = &t->chat_template;
+    size_t length = template->length;
+    length -= length && template->bytes[length - 1] == '\n'; /* as Jinja does */
+    Chat c = {.at = template->bytes, .end = template->bytes + length, .messages = messages, .count = n, .out = out,
+              .marks = marks, .err = err, .generation_prompt = generation_prompt, .active = true, .line_start = true};
+    if (t->chat_problem[0])
+        return fail(err, "%s", t->chat_problem);
     if (n == 0)
         return fail(err, "a chat needs at least one message");
-    Chat c = {.at = t->chat_template, .end = t->chat_template + length, .messages = messages, .count = n, .out = out, .err = err,
-              .generation_prompt = generation_prompt, .active = true, .line_start = true};
-    int failed = render(&c);
-    marked_free(&c.work);
-    return failed;
-}
-
-/* <|im_start|>role\ncontent<|im_end|>\n */
-static int append_turn(Text *text, const char *role, const char *content)
-{
-    const char *parts[] = {"<|im_start|>", role, "\n", content, "<|im_end|>\n"};
-    for (size_t i = 0; i < 5; i++)
-        if (text_append(text, parts[i], strlen(parts[i])))
+    for (;;) {
+        if (plain_text(&c))
             return -1;
-    return 0;
+        if (c.at == c.end)
+            return c.depth ? fail(err, "the chat template ends within a block") : 0;
+        char kind = c.at[1];
+        c.at += 2;
+        c.at += kind != '#' && c.at < c.end && (*c.at == '-' || *c.at == '+');
+        if (kind == '#' ? skip_tag(&c, "#}") : kind == '%' ? statement(&c) : output(&c))
+            return -1;
+    }
 }
 
-/* Two trial conversations: one must come out as its turns; the other too, but for a system turn before it, whose text is kept. */
+#define SYSTEM_BEGIN "<|im_start|>system\n"
+#define TURN_END "<|im_end|>\n"
+
+/* Two trial conversations. The longer must come out as its turns; the other too, but for a default system turn. */
 static int try_chat(Tokenizer *t, char err[512])
 {
-    static const Message trial[] = {{"system", "S", 6, 1}, {"user", "U", 4, 1}, {"assistant", "A", 9, 1}, {"user", "V", 4, 1}};
-    static const char begin[] = "<|im_start|>system\n", end[] = "<|im_end|>\n", prompt[] = "<|im_start|>assistant\n";
-    Marked whole = {0}, start = {0};
-    Text expected = {0};
-    int failed = render_chat(t, trial, 4, true, &whole, err) || render_chat(t, trial + 1, 1, true, &start, err);
-    if (!failed && (append_turn(&expected, "user", "U") || text_append(&expected, prompt, strlen(prompt))))
-        failed = fail_memory(err);
-    size_t head = start.text.length - expected.length, frame = strlen(begin) + strlen(end);
-    bool known = !failed && start.text.length >= expected.length && memcmp(start.text.bytes + head, expected.bytes, expected.length) == 0;
+    static const Message trial[] = {
+        {"system", "S", 6, 1}, {"user", "U", 4, 1}, {"assistant", "A", 9, 1}, {"user", "V", 4, 1}};
+    static const char whole[] = SYSTEM_BEGIN "S<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"
+                                "A<|im_end|>\n<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n";
+    static const char tail[] = "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n";
+    const size_t begin = strlen(SYSTEM_BEGIN), end = strlen(TURN_END);
+    Text all = {0}, one = {0}, marks = {0};
+    int failed = render(t, trial, 4, true, &all, &marks, err);
+    marks.length = 0;
+    failed = failed || render(t, trial + 1, 1, true, &one, &marks, err);
+    size_t head = failed || one.length < strlen(tail) ? 0 : one.length - strlen(tail);
+    bool known = !failed && is_word(all.bytes, all.length, whole) && is_word(one.bytes + head, one.length - head, tail);
     if (known && head) {
-        known = head >= frame && memcmp(start.text.bytes, begin, strlen(begin)) == 0 &&
-                memcmp(start.text.bytes + head - strlen(end), end, strlen(end)) == 0;
-        t->default_system = known ? strndup(start.text.bytes + strlen(begin), head - frame) : NULL;
+        known = head >= begin + end && memcmp(one.bytes, SYSTEM_BEGIN, begin) == 0 &&
+                memcmp(one.bytes + head - end, TURN_END, end) == 0;
+        t->default_system = known ? strndup(one.bytes + begin, head - begin - end) : NULL;
+        failed = known && !t->default_system ? fail_memory(err) : failed;
     }
-    expected.length = 0;
-    for (size_t i = 0; i < 4 && !failed; i++)
-        failed = append_turn(&expected, trial[i].role, trial[i].content);
-    if (!failed)
-        failed = text_append(&expected, prompt, strlen(prompt));
-    if (known && !failed)
-        known = whole.text.length == expected.length && memcmp(whole.text.bytes, expected.bytes, expected.length) == 0;
     if (!failed && !known)
         failed = fail(err, "the chat template does not write its turns as ChatML does");
-    marked_free(&whole);
-    marked_free(&start);
-    text_free(&expected);
-    return failed;
+    text_free(&all);
+    text_free(&one);
+    text_free(&marks);
+    return failed ? -1 : 0;
 }
 
-/* The text of the chat template: chat_template.jinja, else tokenizer_config.json's, which is a text or a list of named ones. */
+/* The chat template: chat_template.jinja, else tokenizer_config.json's, which is a text or a list of named ones. */
 static int read_template(Tokenizer *t, const char *folder, char err[512])
 {
     char *file = join_path(folder, "chat_template.jinja"), *config_path = join_path(folder, "tokenizer_config.json");
-    Text text = {0}, config_text = {0};
+    Text config_text = {0};
     JsonValue *config = NULL;
-    int result = file && config_path ? read_file(file, &text, err) : fail_memory(err);
+    int result = file && config_path ? read_file(file, &t->chat_template, err) : fail_memory(err);
     if (result > 0) {
         result = read_json(config_path, &config_text, &config, err);
-        const JsonValue *template = json_get(config, "chat_template"), *found = template;
-        for (const JsonValue *v = template && template->type == JSON_ARRAY ? template->child : NULL; v; v = v->next)
+        const JsonValue *found = json_get(config, "chat_template");
+        for (const JsonValue *v = found && found->type == JSON_ARRAY ? found->child : NULL; v; v = v->next)
             if (json_string_is(json_get(v, "name"), "default"))
                 found = json_get(v, "template");
         if (result == 0 && found && found->type == JSON_STRING)
-            result = text_append(&text, found->text, found->length) ? fail_memory(err) : 0;
+            result = text_append(&t->chat_template, found->text, found->length) ? fail_memory(err) : 0;
         else if (result >= 0)
-            result = fail(err, "there is no chat template: neither %s nor \"chat_template\" in %s", file, config_path);
-    }
-    if (result == 0) {
-        t->chat_template = text.bytes;
-        t->chat_length = text.length;
-        text = (Text){0};
+            result = fail(err, "%s has no chat_template.jinja, and no chat template in tokenizer_config.json", folder);
     }
     json_free(config);
     text_free(&config_text);
-    text_free(&text);
     free(config_path);
     free(file);
     return result;
@@ -2058,14 +1854,15 @@ static int read_template(Tokenizer *t, const char *folder, char err[512])
 static void open_chat(Tokenizer *t, const char *folder)
 {
     static const char *const needed[] = {"<|im_start|>", "<|im_end|>"};
-    int failed = read_template(t, folder, t->chat_problem) || try_chat(t, t->chat_problem);
+    char problem[512];
+    int failed = read_template(t, folder, problem) || try_chat(t, problem);
     for (size_t i = 0; i < 2 && !failed; i++) {
         const Added *a = match_added(&t->raw_added, needed[i], strlen(needed[i]));
         if (!a || a->length != strlen(needed[i]))
-            failed = fail(t->chat_problem, "the tokenizer has no added token %s", needed[i]);
+            failed = fail(problem, "the tokenizer has no added token %s", needed[i]);
     }
-    if (!failed)
-        t->chat_problem[0] = 0;
+    if (failed)
+        memcpy(t->chat_problem, problem, sizeof problem);
 }
 
 const char *tokenizer_chat_problem(const Tokenizer *t)
@@ -2078,96 +1875,94 @@ const char *tokenizer_default_system(const Tokenizer *t)
     return t->chat_problem[0] ? NULL : t->default_system;
 }
 
-int tokenizer_chat_text(const Tokenizer *t, const Message *messages, size_t n, bool add_generation_prompt, Text *out, char err[512])
+int tokenizer_chat_text(const Tokenizer *t, const Message *messages, size_t n, bool add_generation_prompt, Text *out,
+                        char err[512])
 {
-    Marked whole = {0};
-    if (t->chat_problem[0])
-        return fail(err, "%s", t->chat_problem);
-    int failed = render_chat(t, messages, n, add_generation_prompt, &whole, err);
-    if (!failed && text_append(out, whole.text.length ? whole.text.bytes : "", whole.text.length))
-        failed = fail_memory(err);
-    marked_free(&whole);
+    Text marks = {0};
+    int failed = render(t, messages, n, add_generation_prompt, out, &marks, err);
+    text_free(&marks);
     return failed;
 }
 
-int tokenizer_chat_ids(Tokenizer *t, const Message *messages, size_t n, bool add_generation_prompt, bool with_default_system, IdList *ids,
-                       char err[512])
+int tokenizer_chat_ids(Tokenizer *t, const Message *messages, size_t n, bool add_generation_prompt,
+                       bool with_default_system, IdList *ids, char err[512])
 {
-    Marked whole = {0};
+    Text text = {0}, marks = {0};
     size_t skip = 0;
-    if (t->chat_problem[0])
-        return fail(err, "%s", t->chat_problem);
-    int failed = render_chat(t, messages, n, add_generation_prompt, &whole, err);
-    if (!failed && t->default_system && !with_default_system && !name_is(messages[0].role, messages[0].role_length, "system")) {
-        Text turn = {0};
-        failed = append_turn(&turn, "system", t->default_system) ? fail_memory(err) : 0;
-        if (!failed && whole.text.length >= turn.length && memcmp(whole.text.bytes, turn.bytes, turn.length) == 0)
-            skip = turn.length;
-        text_free(&turn);
+    int failed = render(t, messages, n, add_generation_prompt, &text, &marks, err);
+    if (!failed && t->default_system && !with_default_system) {
+        size_t begin = strlen(SYSTEM_BEGIN), length = strlen(t->default_system);
+        if (text.length > begin + length && memcmp(text.bytes + begin, t->default_system, length) == 0 &&
+            memchr(marks.bytes, 1, begin + length) == NULL)
+            skip = begin + length + strlen(TURN_END);
     }
-    if (!failed && whole.text.length > skip)
-        failed = encode(t, whole.text.bytes + skip, whole.text.length - skip, true, whole.marks.bytes + skip, ids, err);
-    marked_free(&whole);
+    if (!failed && text.length > skip)
+        failed = encode(t, text.bytes + skip, text.length - skip, true, marks.bytes + skip, ids, err);
+    text_free(&text);
+    text_free(&marks);
     return failed;
 }
 
-/* ---- closing ----------------------------------------------------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 void tokenizer_close(Tokenizer *t)
 {
     if (!t)
         return;
-    AddedSet *sets[] = {&t->raw_added, &t->nfc_added};
-    for (size_t s = 0; s < 2; s++) {
-        for (size_t i = 0; i < sets[s]->count; i++)
-            free(sets[s]->items[i].text);
-        free(sets[s]->items);
+    for (AddedSet *set = &t->raw_added; set; set = set == &t->raw_added ? &t->nfc_added : NULL) {
+        for (size_t i = 0; i < set->count; i++)
+            free(set->items[i].text);
+        free(set->items);
     }
-    free(t->bytes);
-    free(t->pieces);
-    free(t->names);
-    free(t->merges);
-    free(t->words);
-    free(t->crossed);
-    free(t->characters);
-    free(t->chat_template);
-    free(t->default_system);
+    void *const tables[] = {t->bytes,   t->pieces,     t->names, t->merges,
+                            t->crossed, t->characters, t->words, t->default_system};
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        free(tables[i]);
+    text_free(&t->chat_template);
     free(t);
+}
+
+static int make_caches(Tokenizer *t)
+{
+    const size_t characters = 0x10000 * sizeof *t->characters, words = sizeof *t->words << WORD_SLOTS_LOG;
+    t->characters = big_alloc(characters);
+    t->words = big_alloc(words);
+    if (!t->characters || !t->words)
+        return -1;
+    memset(t->characters, 0xff, characters); /* every id NOT_SEEN */
+    memset(t->words, 0, words);
+    return 0;
 }
 
 Tokenizer *tokenizer_open(const char *path, char err[512])
 {
-    Tokenizer *t = calloc(1, sizeof *t);
-    if (t)
-        t->words = big_alloc(sizeof *t->words << WORD_SLOTS_LOG);
-    if (!t || !t->words) {
-        fail_memory(err);
-        tokenizer_close(t);
-        return NULL;
-    }
-    memset(t->words, 0, sizeof *t->words << WORD_SLOTS_LOG);
-    t->begin_id = -1;
-    make_letters(t);
-    make_classes(t);
     struct stat st;
     bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    Tokenizer *t = calloc(1, sizeof *t);
     char *file = folder ? join_path(path, "tokenizer.json") : strdup(path);
-    int result = file ? read_tokenizer_file(t, file, err) : fail_memory(err);
-    if (result > 0 && folder)
-        result = read_vocab_and_merges(t, path, err);
-    if (result == 0 && make_characters(t))
+    int result = -1;
+    if (!t || !file) {
+        fail_memory(err);
+    } else {
+        t->begin_id = -1;
+        make_letters(t);
+        make_classes(t);
+        result = read_tokenizer_json(t, file, err);
+        if (result > 0 && folder)
+            result = read_vocab_and_merges(t, path, err);
+        if (result > 0)
+            fail(err, "%s: %s", path, folder ? "has no tokenizer.json, nor vocab.json and merges.txt" : "no such file");
+    }
+    if (result == 0 && make_caches(t))
         result = fail_memory(err);
     if (result == 0) {
         char *slash = strrchr(file, '/');
         if (slash)
             *slash = 0;
-        open_chat(t, slash ? slash == file ? "/" : file : ".");
+        open_chat(t, slash == file ? "/" : slash ? file : ".");
+    } else {
+        tokenizer_close(t);
     }
-    if (result > 0)
-        result = fail(err, folder ? "%s: has neither tokenizer.json nor vocab.json with merges.txt" : "%s: no such file", path);
     free(file);
-    if (result == 0)
-        return t;
-    tokenizer_close(t);
-    return NULL;
+    return result == 0 ? t : NULL;
 }
