@@ -681,7 +681,7 @@ static int quantise(SafetensorsFile *st, const SafetensorsTensor *t, const Matri
 }
 
 /* Finds and checks one tensor and gives it its place. Layers of an array of floats follow one another without a gap;
- * whatever else starts at a multiple of 64 bytes. Outside of the layers, layer is -1. Vectors have no cols, no matrix. */
+ * all else starts at a multiple of 64 bytes. Outside of the layers, layer is -1. Vectors have no cols and no matrix. */
 static int add_weight(Loader *l, const char *name, int layer, size_t rows, size_t cols, float **array, Matrix *matrix)
 {
     Load *load = &l->loads[l->n];
