@@ -181,7 +181,9 @@ static int note_changes(Edit *e, EditFile *f, uint64_t offset, const unsigned ch
                         size_t n, char err[512])
 {
     for (size_t begin, end = 0; edit_next_change(before, after, n, &begin, &end);) {
-        e->ranges++;
+        e->ranges += offset + begin != e->end || f->st != e->end_of; /* not one that goes on where the last one ended */
+        e->end = offset + end;
+        e->end_of = f->st;
         e->bytes += end - begin;
         if (!e->dry
             && journal_put(&f->journal, offset + begin, before + begin, after + begin, end - begin, f->mode, err) != 0)

@@ -17,6 +17,8 @@ typedef struct {
     EditFile *files;
     size_t n_files;
     uint64_t ranges, bytes; /* that differ, so far; neighbouring ranges are taken together */
+    uint64_t end;           /* of the last range */
+    const SafetensorsFile *end_of;
 } Edit;
 
 /* Locks the files that hold the n tensors; with dry nothing is locked or written. Refused if a file is read-only,
