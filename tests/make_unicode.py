@@ -33,9 +33,9 @@ def gather(measured):
     newer = {c for first, last in measured["nfc_order_differs"] for c in range(first, last + 1)}
     newer_composites = {0x11938}  # of Unicode 13: nfc_pairs_differ
     category = [unicodedata.category(chr(c)) for c in points]
-    wide = [c for c in points if unicodedata.east_asian_width(chr(c)) in "WF" and category[c] != "Cn"
-            or c == 0x1F6DC or 0x1FA70 <= c <= 0x1FAFF]  # emoji since Unicode 15
-    zero = [c for c in points if category[c] in ("Mn", "Me", "Cf", "Cc") and c != 0xAD or 0x1160 <= c <= 0x11FF]
+    zero = {c for c in points if category[c] in ("Mn", "Me", "Cf", "Cc") and c != 0xAD or 0x1160 <= c <= 0x11FF}
+    wide = {c for c in points if unicodedata.east_asian_width(chr(c)) in "WF" and category[c] != "Cn"
+            or c == 0x1F6DC or 0x1FA70 <= c <= 0x1FAFF} - zero  # the last two: emoji since Unicode 15
     decompositions = {}
     for c in points:
         d = unicodedata.decomposition(chr(c))
@@ -46,7 +46,7 @@ def gather(measured):
             decompositions[c] = parts + [int(stays)]
     return {
         "letter": measured["L"], "number": measured["N"], "space": measured["space"],
-        "wide": [r[:2] for r in ranges((c, 0) for c in wide)], "zero": [r[:2] for r in ranges((c, 0) for c in zero)],
+        "wide": [r[:2] for r in ranges((c, 0) for c in sorted(wide))], "zero": [r[:2] for r in ranges((c, 0) for c in sorted(zero))],
         "combining": ranges((c, unicodedata.combining(chr(c))) for c in points
                             if unicodedata.combining(chr(c)) and c not in newer),
         # [code point, its parts..., 1 if NFC puts them together again]
