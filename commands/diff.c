@@ -459,8 +459,8 @@ static void write_patch(Diff *d, const char *path)
     if (patch_write(&d->a, &d->b, path, tell_progress, &p, &size, err) != 0)
         die(interrupted ? EXIT_INTERRUPTED : EXIT_TROUBLE, "%s", err);
     progress_end();
-    notice("%s: %" PRIu64 " bytes in %" PRIu64 " ranges of %" PRIu64 " tensors", path, size.bytes, size.ranges,
-           size.tensors);
+    notice("%s: %" PRIu64 " bytes in %" PRIu64 " range%s of %" PRIu64 " tensor%s", path, size.bytes, size.ranges,
+           size.ranges == 1 ? "" : "s", size.tensors, size.tensors == 1 ? "" : "s");
 }
 
 int cmd_diff(int argc, char **argv)

@@ -222,7 +222,7 @@ rm -f large.* copy.*
 
 python=${PYTHON:-python3}
 if "$python" -c 'import numpy, safetensors' 2>/dev/null; then
-    "$python" "$root/tests/ops.py" >out 2>&1
+    "$python" "$root/tests/ops.py" >out 2>err
     code=$?
     grep -v '^ops.py:' out
     line=$(grep '^ops.py:' out)
@@ -230,7 +230,7 @@ if "$python" -c 'import numpy, safetensors' 2>/dev/null; then
         set -- $line
         passed=$((passed + $2)) failed=$((failed + $4)) skipped=$((skipped + $6))
     else
-        bad "ops.py ended with $code"
+        bad "ops.py ended with $code: $(tail -n 3 err)"
     fi
 else
     skip "the reference: $python has no numpy and safetensors"
