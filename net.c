@@ -350,7 +350,8 @@ static void rope_angles(RunState *s, size_t half, size_t n)
 
 /* ---- buffers and cache ---------------------------------------------------------------------------------------------- */
 
-/* Zeroed floats at a multiple of 64 bytes. NULL when the size overflows or memory ran out. */
+/* Floats at a multiple of 64 bytes, not zeroed: what a short prompt doesn't use is never touched. NULL when the size overflows or memory
+ * ran out. */
 static float *floats(size_t n, size_t m)
 {
     size_t bytes;
@@ -358,7 +359,7 @@ static float *floats(size_t n, size_t m)
     if (__builtin_mul_overflow(n, m, &n) || __builtin_mul_overflow(n, sizeof(float), &bytes) || bytes > SIZE_MAX - 64 ||
         posix_memalign(&p, 64, bytes ? bytes : 64))
         return NULL;
-    return memset(p, 0, bytes);
+    return p;
 }
 
 static size_t cache_blocks(size_t positions)

@@ -15,12 +15,11 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "safetensors.h"
+#include "safetensors_header.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -35,308 +34,8 @@
 
 #define MAX_HEADER 100000000 /* the reference library's limit */
 #define LAYER_NAME "model.layers.%d.%s"
-#define SHAPE_TEXT 112
-
-/* ---- messages ---------------------------------------------------------------------------------------------------- */
-
-/* Bytes of the character at s if a terminal would obey it (controls, line separators, bidi marks), 0 if it shows it. */
-static size_t invisible(const unsigned char *s, size_t n, unsigned *code)
-{
-    *code = s[0];
-    if (s[0] < 0x20 || s[0] == 0x7f)
-        return 1;
-    if (n >= 2 && s[0] == 0xc2 && s[1] < 0xa0) {
-        *code = s[1];
-        return 2;
-    }
-    if (n < 3 || s[0] != 0xe2 || (s[1] != 0x80 && s[1] != 0x81))
-        return 0;
-    unsigned c = *code = 0x2000u + (s[1] & 1u) * 0x40u + (s[2] & 0x3fu);
-    return c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069) ? 3 : 0;
-}
-
-char *safetensors_printable(const char *text, size_t length, char out[SAFETENSORS_PRINTABLE])
-{
-    const unsigned char *s = (const unsigned char *)text, *end = s + length;
-    size_t used = 0;
-    if (length > 100) {
-        s = end - 97;
-        while (s < end && (*s & 0xc0) == 0x80) /* not from the middle of a character */
-            s++;
-        used = (size_t)snprintf(out, SAFETENSORS_PRINTABLE, "...");
-    }
-    while (s < end && used < SAFETENSORS_PRINTABLE - 12) { /* room for one more escape */
-        unsigned code;
-        size_t bytes = invisible(s, (size_t)(end - s), &code);
-        if (bytes)
-            used += (size_t)snprintf(out + used, 12, code == '\n' ? "\\n" : bytes == 1 ? "\\x%02x" : "\\u{%x}", code);
-        else
-            out[used++] = (char)*s;
-        s += bytes ? bytes : 1;
-    }
-    out[used] = '\0';
-    return out;
-}
-
-/* Writes `PATH: tensor "NAME": sentence` into st->error; t may be NULL. */
-__attribute__((format(printf, 3, 4)))
-static int fail(SafetensorsFile *st, const SafetensorsTensor *t, const char *fmt, ...)
-{
-    const char *path = t && t->file ? t->file->path : st->path;
-    char text[SAFETENSORS_PRINTABLE];
-    size_t size = sizeof st->error, used;
-    used = (size_t)snprintf(st->error, size, "%s: ", path ? safetensors_printable(path, strlen(path), text) : "file");
-    if (t)
-        used += (size_t)snprintf(st->error + used, size - used, "tensor \"%s\": ",
-                                 safetensors_printable(t->name, t->name_length, text));
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(st->error + used, size - used, fmt, args);
-    va_end(args);
-    return -1;
-}
-
-/* "[151936,896]", cut short when it gets long. */
-static const char *shape_text(const uint64_t *shape, size_t rank, char out[SHAPE_TEXT])
-{
-    size_t used = 1, i;
-    out[0] = '[';
-    for (i = 0; i < rank && used < 80; i++)
-        used += (size_t)snprintf(out + used, SHAPE_TEXT - used, "%s%" PRIu64, i ? "," : "", shape[i]);
-    snprintf(out + used, SHAPE_TEXT - used, i < rank ? ",...]" : "]");
-    return out;
-}
-
-/* ---- number types ------------------------------------------------------------------------------------------------ */
-
-/* In the order of Dtype. Those below a byte must fill whole bytes. */
-static const struct {
-    char name[12];
-    size_t bits;
-} dtypes[DTYPE_COUNT] = {
-    {"BOOL", 8}, {"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8}, {"I8", 8}, {"F8_E5M2", 8}, {"F8_E4M3", 8},
-    {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16}, {"BF16", 16},
-    {"I32", 32}, {"U32", 32}, {"F32", 32}, {"C64", 64}, {"F64", 64}, {"I64", 64}, {"U64", 64},
-};
-
-const char *dtype_name(Dtype dtype)
-{
-    return dtypes[dtype].name;
-}
-
-size_t dtype_bits(Dtype dtype)
-{
-    return dtypes[dtype].bits;
-}
-
-int dtype_parse(const char *text, size_t length, Dtype *dtype)
-{
-    for (int i = 0; i < DTYPE_COUNT && length < sizeof dtypes->name; i++) {
-        *dtype = (Dtype)i;
-        if (memcmp(dtypes[i].name, text, length) == 0 && strlen(dtypes[i].name) == length)
-            return 0;
-    }
-    return -1;
-}
-
-static int check_computable(SafetensorsFile *st, const SafetensorsTensor *t)
-{
-    if (t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_F32 || t->dtype == DTYPE_F64)
-        return 0;
-    return fail(st, t, "is %s; only BF16, F16, F32 and F64 can be computed with", dtype_name(t->dtype));
-}
-
-/* ---- look-up by name --------------------------------------------------------------------------------------------- */
-
-/* Starts from the table's own address, which differs from run to run: no file can be made so that its names collide. */
-static size_t hash_name(const SafetensorsFile *st, const char *name, size_t length)
-{
-    uint64_t hash = (uint64_t)(uintptr_t)st->lookup;
-    uint32_t word;
-    size_t i = 0;
-    for (; i + sizeof word <= length; i += sizeof word) {
-        memcpy(&word, name + i, sizeof word);
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-    }
-    for (; i < length; i++)
-        hash = (hash ^ (unsigned char)name[i]) * 0x9e3779b97f4a7c15u;
-    return (size_t)(hash ^ hash >> 32);
-}
-
-/* Where the name's index stands in the table, or the empty place where it would go. */
-static uint32_t *lookup_place(const SafetensorsFile *st, const char *name, size_t length)
-{
-    for (size_t i = hash_name(st, name, length);; i++) {
-        uint32_t *place = &st->lookup[i & (st->lookup_size - 1)];
-        const SafetensorsTensor *t = *place ? &st->tensors[*place - 1] : NULL;
-        if (!t || (t->name_length == length && memcmp(t->name, name, length) == 0))
-            return place;
-    }
-}
-
-/* Room for n tensors, and a table that stays at least half empty. */
-static int allocate_tensors(SafetensorsFile *st, size_t n)
-{
-    st->lookup_size = 2;
-    while (st->lookup_size / 2 < n)
-        st->lookup_size *= 2;
-    st->lookup = calloc(st->lookup_size, sizeof *st->lookup);
-    st->tensors = calloc(n + 1, sizeof *st->tensors);
-    if (!st->lookup || !st->tensors || n >= UINT32_MAX)
-        return fail(st, NULL, "not enough memory for %zu tensors", n);
-    return 0;
-}
-
-/* Adds a tensor, or replaces the one of that name and returns true. */
-static bool add_tensor(SafetensorsFile *st, const SafetensorsTensor *t)
-{
-    uint32_t *place = lookup_place(st, t->name, t->name_length);
-    bool replaces = *place;
-    if (!replaces)
-        *place = (uint32_t)++st->n_tensors;
-    st->tensors[*place - 1] = *t;
-    return replaces;
-}
-
-/* ---- the header's entries ---------------------------------------------------------------------------------------- */
-
-/* The value of `name` in a tensor's entry, or NULL if it is missing or there twice. The reference library also takes an
- * entry that is the array [dtype, shape, data_offsets]. */
-static const JsonValue *entry_value(const JsonValue *entry, const char *name, size_t index)
-{
-    const JsonValue *found = NULL, *v = entry->child;
-    size_t length = strlen(name);
-    if (entry->type == JSON_ARRAY && entry->length == 3) {
-        for (found = v; index > 0; index--)
-            found = found->next;
-        return found;
-    }
-    for (; entry->type == JSON_OBJECT && v; v = v->next)
-        if (v->key_length == length && memcmp(v->key, name, length) == 0) {
-            if (found)
-                return NULL;
-            found = v;
-        }
-    return found;
-}
-
-/* A string, or {"F32": null}, which is the same to the reference library. */
-static int read_dtype(SafetensorsFile *st, SafetensorsTensor *t, const JsonValue *v)
-{
-    bool is_object = v->type == JSON_OBJECT && v->length == 1 && v->child->type == JSON_NULL;
-    const char *text = is_object ? v->child->key : v->text;
-    size_t length = is_object ? v->child->key_length : v->length;
-    char shown[SAFETENSORS_PRINTABLE];
-    if (!is_object && v->type != JSON_STRING)
-        return fail(st, t, "dtype must be a string");
-    if (dtype_parse(text, length, &t->dtype) != 0)
-        return fail(st, t, "unknown dtype \"%s\"", safetensors_printable(text, length, shown));
-    return 0;
-}
-
-/* An array of sizes: whole numbers from 0 to 2^64-1, written as such. 8.0, 8e0 and -0 are none. */
-static int read_sizes(SafetensorsFile *st, const SafetensorsTensor *t, const char *what, const JsonValue *array,
-                      uint64_t *out)
-{
-    char shown[SAFETENSORS_PRINTABLE] = "no number";
-    if (array->type != JSON_ARRAY)
-        return fail(st, t, "%s must be an array", what);
-    for (const JsonValue *v = array->child; v; v = v->next)
-        if (json_u64(v, out++) != 0) {
-            if (v->type == JSON_INTEGER || v->type == JSON_REAL)
-                safetensors_printable(v->text, v->length, shown);
-            return fail(st, t, "%s must hold whole numbers from 0 to 2^64-1, found %s", what, shown);
-        }
-    return 0;
-}
-
-/* An entry of the header into t; shape has room for its shape. Whether the values agree is not looked at here. */
-static int read_tensor(SafetensorsFile *st, const JsonValue *entry, uint64_t *shape, SafetensorsTensor *t)
-{
-    static const char *const names[3] = {"dtype", "shape", "data_offsets"};
-    const JsonValue *values[3];
-    uint64_t offsets[2];
-    *t = (SafetensorsTensor){.name = entry->key, .name_length = entry->key_length, .shape = shape, .file = st};
-    for (size_t i = 0; i < 3; i++) {
-        values[i] = entry_value(entry, names[i], i);
-        if (!values[i])
-            return fail(st, t, "its entry must be an object with exactly one \"%s\"", names[i]);
-    }
-    if (values[2]->type == JSON_ARRAY && values[2]->length != 2)
-        return fail(st, t, "data_offsets must be two numbers, found %zu", values[2]->length);
-    if (read_dtype(st, t, values[0]) != 0 || read_sizes(st, t, names[1], values[1], shape) != 0
-        || read_sizes(st, t, names[2], values[2], offsets) != 0)
-        return -1;
-    t->rank = values[1]->length;
-    t->offset = offsets[0];
-    t->length = offsets[1] - offsets[0]; /* wraps when they are reversed, and check_tensor() sees that */
-    return 0;
-}
-
-static int check_metadata(SafetensorsFile *st, const JsonValue *metadata)
-{
-    char shown[SAFETENSORS_PRINTABLE];
-    if (metadata->type != JSON_OBJECT && metadata->type != JSON_NULL)
-        return fail(st, NULL, "__metadata__ must be an object");
-    for (const JsonValue *v = metadata->child; v; v = v->next)
-        if (v->type != JSON_STRING)
-            return fail(st, NULL, "__metadata__ must map text to text; \"%s\" is none",
-                        safetensors_printable(v->key, v->key_length, shown));
-    return 0;
-}
-
-/* Fills st->tensors from the header. Of equal names the last counts, as in the reference library. */
-static int read_tensors(SafetensorsFile *st)
-{
-    const JsonValue *metadata = NULL;
-    /* a number and a comma are two bytes */
-    uint64_t *shape = st->shapes = malloc((st->header_len / 2 + 1) * sizeof *shape);
-    if (!shape)
-        return fail(st, NULL, "not enough memory for a header of %zu bytes", st->header_len);
-    if (allocate_tensors(st, st->header->length) != 0)
-        return -1;
-    for (const JsonValue *v = st->header->child; v; v = v->next) {
-        SafetensorsTensor t;
-        if (json_key_is(v, "__metadata__")) {
-            if (metadata)
-                return fail(st, NULL, "__metadata__ is there twice");
-            if (check_metadata(st, metadata = v) != 0)
-                return -1;
-            continue;
-        }
-        if (read_tensor(st, v, shape, &t) != 0)
-            return -1;
-        shape += t.rank;
-        if (add_tensor(st, &t) && !st->repeated_names)
-            st->repeated_names = v;
-    }
-    return 0;
-}
 
 /* ---- validation -------------------------------------------------------------------------------------------------- */
-
-/* data_offsets must be in order, and as far apart as dtype and shape need. */
-static int check_tensor(SafetensorsFile *st, SafetensorsTensor *t)
-{
-    uint64_t end = t->offset + t->length, bits;
-    const char *dtype = dtype_name(t->dtype);
-    char shape[SHAPE_TEXT];
-    if (end < t->offset)
-        return fail(st, t, "data_offsets [%" PRIu64 ", %" PRIu64 ") end before they begin", t->offset, end);
-    bool overflow = false;
-    t->elements = 1;
-    for (size_t i = 0; i < t->rank && !overflow; i++) /* in this order: [0,2^63,2] fits, [2^63,2,0] does not */
-        overflow = __builtin_mul_overflow(t->elements, t->shape[i], &t->elements);
-    if (overflow || __builtin_mul_overflow(t->elements, (uint64_t)dtype_bits(t->dtype), &bits))
-        return fail(st, t, "the size of %s %s does not fit 64 bits", dtype, shape_text(t->shape, t->rank, shape));
-    if (bits % 8 != 0)
-        return fail(st, t, "%s %s takes %" PRIu64 " bits, which are no whole bytes", dtype,
-                    shape_text(t->shape, t->rank, shape), bits);
-    if (bits / 8 != t->length)
-        return fail(st, t, "data_offsets [%" PRIu64 ", %" PRIu64 ") hold %" PRIu64 " bytes, but %s %s needs %" PRIu64,
-                    t->offset, end, t->length, dtype, shape_text(t->shape, t->rank, shape), bits / 8);
-    return 0;
-}
 
 /* By offset; an empty tensor comes before one that starts at the same byte. */
 static int compare_offsets(const void *left, const void *right)
@@ -360,7 +59,7 @@ static void sort_tensors(SafetensorsFile *st)
     qsort(st->tensors, n, sizeof *st->tensors, compare_offsets);
     memset(st->lookup, 0, st->lookup_size * sizeof *st->lookup);
     for (st->n_tensors = 0; st->n_tensors < n;)
-        add_tensor(st, &st->tensors[st->n_tensors]);
+        safetensors_add(st, &st->tensors[st->n_tensors]);
 }
 
 /* In order of offset the tensors must cover the data part exactly. */
@@ -371,11 +70,11 @@ static int check_cover(SafetensorsFile *st)
     sort_tensors(st);
     for (size_t i = 0; i < st->n_tensors; i++) {
         SafetensorsTensor *t = &st->tensors[i];
-        if (check_tensor(st, t) != 0)
+        if (safetensors_check_tensor(st, t) != 0)
             return -1;
         bool hole = t->offset > end;
         if (t->offset != end)
-            return fail(st, t, "starts at byte %" PRIu64 " of the data, but what comes before it ends at %" PRIu64
+            return safetensors_fail(st, t, "starts at byte %" PRIu64 " of the data, but what comes before it ends at %" PRIu64
                         ": %s of %" PRIu64 "%s", t->offset, end, hole ? "a hole" : "an overlap",
                         hole ? t->offset - end : end - t->offset, again);
         end += t->length;
@@ -383,7 +82,7 @@ static int check_cover(SafetensorsFile *st)
     bool cut = end > st->data_size;
     uint64_t more = cut ? end - st->data_size : st->data_size - end;
     if (more > 0)
-        return fail(st, NULL, "%" PRIu64 " byte%s %s: the file has %zu, its header asks for 8 + %zu + %" PRIu64 "%s",
+        return safetensors_fail(st, NULL, "%" PRIu64 " byte%s %s: the file has %zu, its header asks for 8 + %zu + %" PRIu64 "%s",
                     more, more == 1 ? "" : "s", cut ? "missing at the end" : "too many", st->mapped_size,
                     st->header_len, end, again);
     return 0;
@@ -408,7 +107,7 @@ static int read_part(SafetensorsFile *st, size_t begin, size_t end)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return fail(st, NULL, "cannot read byte %zu: %s", begin, n ? strerror(errno) : "the file became shorter");
+            return safetensors_fail(st, NULL, "cannot read byte %zu: %s", begin, n ? strerror(errno) : "the file became shorter");
         begin += (size_t)n;
         if (st->progress)
             st->progress(st->progress_context, begin, st->mapped_size);
@@ -421,17 +120,17 @@ static int map_file(SafetensorsFile *st)
     struct stat info;
     int fd = st->fd = open(st->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: not to wait at a pipe */
     if (fd < 0 || fstat(fd, &info) != 0)
-        return fail(st, NULL, "%s", strerror(errno));
+        return safetensors_fail(st, NULL, "%s", strerror(errno));
     if (!S_ISREG(info.st_mode))
-        return fail(st, NULL, "is %s", S_ISDIR(info.st_mode) ? "a folder, not a file" : "no regular file");
+        return safetensors_fail(st, NULL, "is %s", S_ISDIR(info.st_mode) ? "a folder, not a file" : "no regular file");
     if (info.st_size < 8)
-        return fail(st, NULL, "%d byte%s missing: the file has %d, and the length of the header alone takes 8",
+        return safetensors_fail(st, NULL, "%d byte%s missing: the file has %d, and the length of the header alone takes 8",
                     8 - (int)info.st_size, info.st_size == 7 ? "" : "s", (int)info.st_size);
     size_t size = st->mapped_size = (size_t)info.st_size;
     void *mapped = st->read_into_memory ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                                         : mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (mapped == MAP_FAILED)
-        return fail(st, NULL, "cannot map %zu bytes: %s", size, strerror(errno));
+        return safetensors_fail(st, NULL, "cannot map %zu bytes: %s", size, strerror(errno));
     st->mapped = mapped;
     if (st->read_into_memory)
         madvise(mapped, size, MADV_HUGEPAGE);
@@ -443,28 +142,28 @@ static int read_header(SafetensorsFile *st)
 {
     uint64_t length = read_u64_le(st->mapped), room = st->mapped_size - 8;
     if (length > MAX_HEADER)
-        return fail(st, NULL, "the first 8 bytes announce a header of %" PRIu64 " bytes, but at most %d are allowed",
+        return safetensors_fail(st, NULL, "the first 8 bytes announce a header of %" PRIu64 " bytes, but at most %d are allowed",
                     length, MAX_HEADER);
     if (length > room)
-        return fail(st, NULL, "%" PRIu64 " byte%s missing at the end: the file has %zu, its header alone takes 8 + %"
+        return safetensors_fail(st, NULL, "%" PRIu64 " byte%s missing at the end: the file has %zu, its header alone takes 8 + %"
                     PRIu64, length - room, length - room == 1 ? "" : "s", st->mapped_size, length);
     st->header_len = (size_t)length;
     st->data = st->mapped + 8 + st->header_len; /* data = mapped + 8 + header_len */
     st->data_size = st->mapped_size - 8 - st->header_len;
     st->header_json = malloc(st->header_len + 1);
     if (!st->header_json)
-        return fail(st, NULL, "not enough memory for a header of %zu bytes", st->header_len);
+        return safetensors_fail(st, NULL, "not enough memory for a header of %zu bytes", st->header_len);
     if (read_part(st, 8, 8 + st->header_len) != 0)
         return -1;
     memcpy(st->header_json, st->mapped + 8, st->header_len);
     st->header_json[st->header_len] = '\0';
     if (st->header_len > 0 && st->header_json[st->header_len - 1] == '\0')
-        return fail(st, NULL, "the header is padded with NUL bytes; only spaces are allowed");
+        return safetensors_fail(st, NULL, "the header is padded with NUL bytes; only spaces are allowed");
     char why[512];
     st->header = json_parse(st->header_json, st->header_len, why);
     if (!st->header)
-        return fail(st, NULL, "the header is no valid JSON: %.200s", why);
-    return st->header->type == JSON_OBJECT ? 0 : fail(st, NULL, "the header must be a JSON object");
+        return safetensors_fail(st, NULL, "the header is no valid JSON: %.200s", why);
+    return st->header->type == JSON_OBJECT ? 0 : safetensors_fail(st, NULL, "the header must be a JSON object");
 }
 
 int safetensors_open(const char *path, SafetensorsFile *st)
@@ -473,8 +172,8 @@ int safetensors_open(const char *path, SafetensorsFile *st)
     st->path = strdup(path);
     st->fd = -1;
     if (!st->path)
-        return fail(st, NULL, "not enough memory");
-    if (map_file(st) == 0 && read_header(st) == 0 && read_tensors(st) == 0 && check_cover(st) == 0
+        return safetensors_fail(st, NULL, "not enough memory");
+    if (map_file(st) == 0 && read_header(st) == 0 && safetensors_read_entries(st) == 0 && check_cover(st) == 0
         && read_part(st, 8 + st->header_len, st->mapped_size) == 0)
         return 0;
     safetensors_close(st);
@@ -507,18 +206,18 @@ int safetensors_join_shards(SafetensorsFile *st)
     size_t n = 0;
     for (size_t i = 0; i < st->n_shards; i++)
         n += st->shards[i].n_tensors;
-    if (allocate_tensors(st, n) != 0)
+    if (safetensors_allocate(st, n) != 0)
         return -1;
     for (size_t i = 0; i < st->n_shards; i++)
         for (size_t j = 0; j < st->shards[i].n_tensors; j++) {
             const SafetensorsTensor *t = &st->shards[i].tensors[j];
-            uint32_t place = *lookup_place(st, t->name, t->name_length);
+            uint32_t place = *safetensors_place(st, t->name, t->name_length);
             char shown[SAFETENSORS_PRINTABLE];
             if (place) {
                 const char *other = st->tensors[place - 1].file->path;
-                return fail(st, t, "is also in %s", safetensors_printable(other, strlen(other), shown));
+                return safetensors_fail(st, t, "is also in %s", safetensors_printable(other, strlen(other), shown));
             }
-            add_tensor(st, t);
+            safetensors_add(st, t);
         }
     return 0;
 }
@@ -526,9 +225,9 @@ int safetensors_join_shards(SafetensorsFile *st)
 int safetensors_find_n(SafetensorsFile *st, const char *name, size_t name_length, SafetensorsTensor *tensor)
 {
     char shown[SAFETENSORS_PRINTABLE];
-    uint32_t place = st->lookup ? *lookup_place(st, name, name_length) : 0;
+    uint32_t place = st->lookup ? *safetensors_place(st, name, name_length) : 0;
     if (!place)
-        return fail(st, NULL, "there is no tensor \"%s\"", safetensors_printable(name, name_length, shown));
+        return safetensors_fail(st, NULL, "there is no tensor \"%s\"", safetensors_printable(name, name_length, shown));
     *tensor = st->tensors[place - 1];
     return 0;
 }
@@ -545,6 +244,12 @@ const unsigned char *safetensors_data(const SafetensorsTensor *tensor)
 
 /* ---- tensors as float32 ------------------------------------------------------------------------------------------ */
 
+static int check_computable(SafetensorsFile *st, const SafetensorsTensor *t)
+{
+    if (t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_F32 || t->dtype == DTYPE_F64)
+        return 0;
+    return safetensors_fail(st, t, "is %s; only BF16, F16, F32 and F64 can be computed with", dtype_name(t->dtype));
+}
 static void widen(float *out, const unsigned char *in, Dtype dtype, size_t n)
 {
     if (dtype == DTYPE_BF16)
@@ -606,7 +311,7 @@ static float *load_tensor(SafetensorsFile *st, const SafetensorsTensor *t)
     if (out)
         convert(t, out, false);
     else
-        fail(st, t, "not enough memory for %" PRIu64 " numbers", t->elements);
+        safetensors_fail(st, t, "not enough memory for %" PRIu64 " numbers", t->elements);
     return out;
 }
 
@@ -645,8 +350,8 @@ static int check_weight(SafetensorsFile *st, const SafetensorsTensor *t, size_t 
     size_t rank = cols ? 2 : 1;
     char here[SHAPE_TEXT], there[SHAPE_TEXT];
     if (t->rank != rank || memcmp(t->shape, asked, rank * sizeof *asked) != 0)
-        return fail(st, t, "is %s, but config.json asks for %s", shape_text(t->shape, t->rank, here),
-                    shape_text(asked, rank, there));
+        return safetensors_fail(st, t, "is %s, but config.json asks for %s", safetensors_shape_text(t->shape, t->rank, here),
+                    safetensors_shape_text(asked, rank, there));
     return check_computable(st, t);
 }
 
@@ -677,7 +382,7 @@ static int quantise(SafetensorsFile *st, const SafetensorsTensor *t, const Matri
     int result = matmul_quantize(to, place, &from, &bad_row);
     free(widened);
     release_pages(t->file, safetensors_data(t), (size_t)t->length);
-    return result == 0 ? 0 : fail(st, t, "row %zu has a NaN or an infinity, which q8 and q4 can't hold", bad_row);
+    return result == 0 ? 0 : safetensors_fail(st, t, "row %zu has a NaN or an infinity, which q8 and q4 can't hold", bad_row);
 }
 
 /* Finds and checks one tensor and gives it its place. Layers of an array of floats follow one another without a gap;
@@ -690,7 +395,7 @@ static int add_weight(Loader *l, const char *name, int layer, size_t rows, size_
     if (safetensors_find(l->st, name, t) != 0 || check_weight(l->st, t, rows, cols) != 0)
         return -1;
     if (is_quantised(mode) && cols % 32 != 0)
-        return fail(l->st, t, "has rows of %zu numbers; q8 and q4 need a multiple of 32", cols);
+        return safetensors_fail(l->st, t, "has rows of %zu numbers; q8 and q4 need a multiple of 32", cols);
     if (mode != MODE_F32 || layer <= 0)
         l->used = (l->used + 63) / 64 * 64;
     load->type = weight_type(mode, t->dtype, layer >= 0);
@@ -750,7 +455,7 @@ static int allocate_lists(Loader *l)
     l->loads = calloc(l->n_layers + 1, 12 * sizeof *l->loads);
     for (size_t i = 0; i < 7 && all; i++)
         *fields[i] = all + i * l->n_layers;
-    return all && l->loads ? 0 : fail(l->st, NULL, "not enough memory for %zu layers", l->n_layers);
+    return all && l->loads ? 0 : safetensors_fail(l->st, NULL, "not enough memory for %zu layers", l->n_layers);
 }
 
 static int allocate_storage(Loader *l)
@@ -759,7 +464,7 @@ static int allocate_storage(Loader *l)
     if (l->used <= SIZE_MAX)
         storage = mmap(NULL, (size_t)l->used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (storage == MAP_FAILED)
-        return fail(l->st, NULL, "not enough memory: the weights take %" PRIu64 " bytes", l->used);
+        return safetensors_fail(l->st, NULL, "not enough memory: the weights take %" PRIu64 " bytes", l->used);
     l->w->storage = storage;
     l->w->storage_size = (size_t)l->used;
     madvise(storage, l->w->storage_size, MADV_HUGEPAGE);
