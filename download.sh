@@ -130,7 +130,7 @@ pin() { # FILE: sets pin_size and pin_digest, if the commit asked for is the kno
 run() {
     { "$@" <&3 3<&- 2>"$tmp/errors" & } 3<&0
     child=$!
-    echo "$host $$ $child" >"$lock"
+    echo "$host $$ $child" >>"$lock"
     if [ -n "$watched" ]; then progress & fi
     wait "$child"
     code=$? child=
@@ -505,8 +505,8 @@ look_in_cache() { # NAME: where a snapshot holds links, their last part is the d
 need() { plan "$1" || missing "$1"; } # NAME
 
 shard_names() { # INDEX: each value of weight_map once; what can't be read as a pair stays, and is no plain file name
-    tr -d '\n\r' <"$1" | sed 's/.*"weight_map"[ \t]*:[ \t]*{\([^}]*\)}.*/\1/' | tr ',' '\n' |
-        sed 's/^[ \t]*"[^"]*"[ \t]*:[ \t]*"\([^"]*\)"[ \t]*$/\1/' | sort -u
+    tr '\n\r\t' '   ' <"$1" | sed 's/.*"weight_map" *: *{\([^}]*\)}.*/\1/' | tr ',' '\n' |
+        sed 's/^ *"[^"]*" *: *"\([^"]*\)" *$/\1/' | sort -u
 }
 
 plan_weights() {
@@ -631,19 +631,20 @@ choose_tools() {
     fi
 }
 
-# The lock is a file that only one can create: host, process, its curl or wget. A dead owner's is taken over.
+# The lock is a file that only one can create; its last line has the host, the process and its curl or wget. That of a
+# dead owner is taken over.
 take_lock() {
     lock=$dir/.download.lock host=$(uname -n)
     if ! (set -C && echo "$host $$ -" >"$lock") 2>/dev/null; then
         [ -e "$lock" ] || die 1 "$dir: cannot write there"
-        read -r its_host owner worker <"$lock"
+        line=$(tail -n 1 "$lock")
+        its_host=${line%% *} worker=${line##* } owner=${line#* } owner=${owner%% *}
         if [ "$its_host" != "$host" ] || [ -z "$owner" ] || kill -0 "$owner" 2>/dev/null || [ -d "/proc/$owner" ]; then
             die 7 "another copy (process ${owner:-?} on ${its_host:-?}) works in $dir; if that is not so, remove $lock"
         fi
-        if { cat "/proc/$worker/cmdline" || ps -p "$worker" -o args=; } 2>/dev/null | grep -qF "$dir/"; then
-            kill "$worker"
-        fi
-        { mv "$lock" "$lock.$$" && grep -qxF "$its_host $owner $worker" "$lock.$$" && rm "$lock.$$" &&
+        { tr '\000' ' ' <"/proc/$worker/cmdline" || ps -p "$worker" -o args=; } 2>/dev/null |
+            grep -q '[.][0-9a-f]\{12\}[.]part' && kill "$worker" # it would go on writing
+        { mv "$lock" "$lock.$$" && grep -qxF "$line" "$lock.$$" && rm "$lock.$$" &&
             (set -C && echo "$host $$ -" >"$lock"); } 2>/dev/null || die 7 "another copy has just started in $dir"
     fi
     locked=yes

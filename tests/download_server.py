@@ -1,12 +1,12 @@
 """Two web servers as download.sh meets them: a model hub and the storage that it redirects to.
 
-The hub answers HEAD and GET on /ORG/NAME/resolve/REVISION/FILE as huggingface.co does: a big file with a 302 to a signed link of
-the storage, whose X-Linked-Etag is the SHA-256; a small one with a 307 to /api/resolve-cache/... on the same host, whose query must
-be kept and whose ETag is the git SHA-1. The storage knows ranges, signed links that run out, and an ETag that is a hash of
-something else. It refuses a request that carries an Authorization header, as S3 does.
+The hub answers HEAD and GET on /ORG/NAME/resolve/REVISION/FILE as huggingface.co does: a big file with a 302 to a
+signed link of the storage, whose X-Linked-Etag is the SHA-256; a small one with a 307 to /api/resolve-cache/... on
+the same host, whose query must be kept and whose ETag is the git SHA-1. The storage knows ranges, signed links that
+run out, and an ETag that is a hash of something else. It refuses a request with an Authorization header, as S3 does.
 
-Every request is logged. Faults are queued: a fault in `storage_faults` is used up by one GET of the storage; a hook in `hooks`
-sees each request to the hub and may answer in its place.
+Every request is logged. Faults are queued: a fault in `storage_faults` is used up by one GET of the storage; a hook in
+`hooks` sees each request to the hub and may answer in its place.
 """
 import gzip
 import hashlib
@@ -78,8 +78,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if request.method == "HEAD":
             return
-        if fault.startswith("cut") or fault == "no-length":
-            body = body[:len(body) * int(fault[3:] or 40) // 100] if fault != "no-length" else body[:len(body) * 4 // 10]
+        if fault.startswith("cut"):
+            body = body[:len(body) * int(fault[3:]) // 100]
+        if fault == "no-length":
+            body = body[:len(body) * 4 // 10]
         if fault.startswith("stall"):
             self.wfile.write(body[:len(body) * 4 // 10])
             self.wfile.flush()
@@ -155,7 +157,7 @@ class World:
             return self.small(name)
         place = "/api/resolve-cache/models/%s/%s/%s?download=true&etag=%%22%s%%22" % (
             self.model, self.commit, name, git_sha1(self.files[name]))
-        return answer(307, {**self.common(), "Location": place}, b"Temporary Redirect. Redirecting to " + place.encode())
+        return answer(307, {**self.common(), "Location": place}, b"Found. Redirecting to " + place.encode())
 
     def small(self, name):
         data = self.files[name]
@@ -183,7 +185,7 @@ class World:
     def answer_storage(self, request):
         if request.token:
             return answer(400, {"Content-Type": "application/xml"},
-                          b"<Error><Code>InvalidArgument</Code><Message>Only one auth mechanism allowed</Message></Error>")
+                          b"<Error><Message>Only one auth mechanism allowed</Message></Error>")
         fault = ""
         if request.method == "GET":
             with self.lock:
@@ -216,8 +218,8 @@ class World:
 
     def asked(self, where=None, method=None, name=None):
         with self.lock:
-            return [r for r in self.log if (where is None or r.where == where) and (method is None or r.method == method)
-                    and (name is None or r.name == name)]
+            return [r for r in self.log if where in (None, r.where) and method in (None, r.method)
+                    and name in (None, r.name)]
 
     def forget(self):
         with self.lock:
