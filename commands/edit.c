@@ -33,13 +33,37 @@ typedef struct {
     const SafetensorsTensor *source; /* NULL: the operation */
     uint64_t position;               /* of the chunk's first element in the slice, and so in the source */
     unsigned char *elements;         /* [CHUNK] before, then after */
+    uint32_t *table;                 /* [65536] what becomes of each 16-bit number; or NULL */
     _Atomic size_t failed;           /* the first element that cannot be written; SIZE_MAX: none */
 } Change;
+
+#define CODES   65536
+#define REFUSED CODES /* in the table */
+
+/* An operation on many numbers of 16 bits is done once for each value there is. */
+static void make_table(Change *c, uint64_t elements)
+{
+    char err[512];
+    if (c->source || dtype_bits(c->dtype) != 16 || elements < 2 * CODES)
+        return;
+    c->table = must(malloc(CODES * sizeof *c->table));
+    for (uint32_t code = 0; code < CODES; code++) {
+        unsigned char bytes[2] = {(unsigned char)code, (unsigned char)(code >> 8)};
+        bool fits = number_apply(c->dtype, c->operation, &c->operand, bytes, err) == 0;
+        c->table[code] = fits ? bytes[0] | (uint32_t)bytes[1] << 8 : REFUSED;
+    }
+}
 
 static int change_element(const Change *c, size_t i, char err[512])
 {
     size_t size = dtype_bits(c->dtype) / 8;
     unsigned char *element = c->elements + i * size;
+    uint32_t code = c->table ? c->table[element[0] | (uint32_t)element[1] << 8] : REFUSED;
+    if (code != REFUSED) {
+        element[0] = (unsigned char)code;
+        element[1] = (unsigned char)(code >> 8);
+        return 0;
+    }
     if (!c->source)
         return number_apply(c->dtype, c->operation, &c->operand, element, err);
     const unsigned char *from = safetensors_data(c->source) + (c->position + i) * (dtype_bits(c->source->dtype) / 8);
@@ -150,6 +174,7 @@ static int plan_change(Edit *e, const Slice *s, Change *c, Report *r, char err[5
     c->dtype = s->tensor->dtype;
     c->elements = must(malloc(CHUNK * dtype_bits(c->dtype) / 8));
     r->elements = s->elements;
+    make_table(c, s->elements);
     for (c->position = 0; status == 0 && !interrupted && c->position < s->elements; c->position += n) {
         n = s->elements - c->position < CHUNK ? (size_t)(s->elements - c->position) : CHUNK;
         status = change_chunk(c, s, n, err);
@@ -158,6 +183,7 @@ static int plan_change(Edit *e, const Slice *s, Change *c, Report *r, char err[5
         tell_progress(&p, n);
     }
     progress_end();
+    free(c->table);
     free(c->elements);
     return status;
 }
@@ -332,6 +358,15 @@ static void undo(const Checkpoint *c)
         printf("undone: %zu file%s as before the last edit\n", files, files == 1 ? "" : "s");
 }
 
+/* Mapped, whatever the options say, and without a word on an interrupted edit: that is told by what comes next. */
+static void open_for_edit(Checkpoint *c, const char *path)
+{
+    char err[512];
+    snprintf(mapped_name, sizeof mapped_name, "%s", path);
+    if (checkpoint_open(c, path, false, err) != 0)
+        die(EXIT_FAILED, "%s", err);
+}
+
 static EditArguments parse_edit(int argc, char **argv)
 {
     static EditArguments a;
@@ -382,7 +417,7 @@ int cmd_edit(int argc, char **argv)
     EditArguments a = parse_edit(argc, argv);
     Checkpoint c;
     prepare_writing(); /* from here on Ctrl-C ends the work before the first change, or waits until all is done */
-    open_checkpoint(&c, argv[1]);
+    open_for_edit(&c, argv[1]);
     start_pool();
     if (!a.dry && !a.undo)
         warn_of_cache(&c);

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../edit.h"
 #include "../threads.h"
 
 /* ---- which model ------------------------------------------------------------------------------------------------- */
@@ -40,6 +41,15 @@ static char *model_path(const char *model)
     return path;
 }
 
+/* Weights that an edit left half-way are no model's: --undo brings it back. */
+static void warn_of_edits(const Checkpoint *c)
+{
+    char sentence[512];
+    for (size_t i = 0; i < (c->st.n_shards ? c->st.n_shards : 1); i++)
+        if (edit_pending((c->st.n_shards ? &c->st.shards[i] : &c->st)->path, sentence))
+            warn("%s", sentence);
+}
+
 void open_checkpoint(Checkpoint *c, const char *model)
 {
     char err[512], *path = model_path(model);
@@ -50,6 +60,7 @@ void open_checkpoint(Checkpoint *c, const char *model)
         bool hint = missing && !strstr(err, "download.sh");
         die(EXIT_FAILED, "%s%s", err, hint ? "; ./download.sh fetches a model" : "");
     }
+    warn_of_edits(c);
     free(path);
 }
 

@@ -159,7 +159,20 @@ fi
 "$RUN" edit m.safetensors --tensor model.norm.weight --set 1 -q >/dev/null
 printf '\001' | dd of=m.safetensors.undo bs=1 seek=8 conv=notrunc 2>/dev/null
 says "an edit after one that was cut off" "--undo" "$RUN" edit m.safetensors --tensor model.norm.weight --set 1
+for command in "info" "generate -n 1 --ids 1 -q -m" "hash"; do
+    case $("$RUN" $command m.safetensors 2>&1 >/dev/null) in *interrupted*--undo*) good ;; *) bad "$command says nothing of it" ;; esac
+done
 "$RUN" edit m.safetensors --undo >/dev/null && same "undo of an edit that was cut off" m.safetensors before.safetensors
+
+# many 16-bit numbers are computed by a table of their values, few one by one: the same
+for part in 0:939 939:1878 1878:; do
+    "$RUN" edit m.safetensors --tensor model.embed_tokens.weight --slice $part --scale 1.01 -q >/dev/null
+done
+cp before.safetensors table.safetensors
+"$RUN" edit table.safetensors --tensor model.embed_tokens.weight --scale 1.01 -q >/dev/null
+same "by table and one by one" m.safetensors table.safetensors
+cp before.safetensors m.safetensors
+rm -f m.safetensors.undo
 
 # output over input, by whatever name
 ln m.safetensors hard.safetensors

@@ -319,8 +319,8 @@ static void free_step(Step *s)
     }
 }
 
-#define MODEL                                                             \
-    "{\"a.0.w\":{\"dtype\":\"F32\",\"shape\":[64,16],\"data_offsets\":[0,4096]}," \
+#define MODEL                                                                                                          \
+    "{\"a.0.w\":{\"dtype\":\"F32\",\"shape\":[64,16],\"data_offsets\":[0,4096]},"                                      \
     "\"a.1.w\":{\"dtype\":\"BF16\",\"shape\":[300],\"data_offsets\":[4096,4696]}}"
 
 static void test_edits(void)
@@ -370,10 +370,9 @@ static void test_masks(void)
     path_in(path, "shards");
     mkdir(path, 0777);
     write_file("shards/model.safetensors.index.json", (Bytes){(unsigned char *)(uintptr_t)INDEX, strlen(INDEX)});
-    Bytes bits = make_file(
-        "{\"a.0.w\":{\"dtype\":\"U8\",\"shape\":[128],\"data_offsets\":[0,128]},"
-        "\"a.1.w\":{\"dtype\":\"U8\",\"shape\":[38],\"data_offsets\":[128,166]}}",
-        166, 3);
+    Bytes bits = make_file("{\"a.0.w\":{\"dtype\":\"U8\",\"shape\":[128],\"data_offsets\":[0,128]},"
+                           "\"a.1.w\":{\"dtype\":\"U8\",\"shape\":[38],\"data_offsets\":[128,166]}}",
+                           166, 3);
     memset(bits.bytes + bits.n - 160, 0xff, 140); /* few are pruned */
     write_file("mask.safetensors", bits);
     free(bits.bytes);
