@@ -616,10 +616,11 @@ static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
     char quote[256];
     for (const JsonValue *v = merges->child; v; v = v->next) {
         const JsonValue *left = v->type == JSON_ARRAY && v->length == 2 ? v->child : NULL;
-        const char *space = v->type == JSON_STRING ? memchr(v->text, ' ', v->length) : NULL, *end = v->text + v->length;
+        const char *space = v->type == JSON_STRING ? memchr(v->text, ' ', v->length) : NULL;
+        size_t before = space ? (size_t)(space - v->text) : 0, after = space ? v->length - before - 1 : 0;
         int failed;
-        if (space && !memchr(space + 1, ' ', (size_t)(end - space - 1)))
-            failed = add_merge(m, v->text, (size_t)(space - v->text), space + 1, (size_t)(end - space - 1), err);
+        if (space && !memchr(space + 1, ' ', after))
+            failed = add_merge(m, v->text, before, space + 1, after, err);
         else if (left && left->type == JSON_STRING && left->next->type == JSON_STRING)
             failed = add_merge(m, left->text, left->length, left->next->text, left->next->length, err);
         else
@@ -660,7 +661,7 @@ static const Added *first_with(const Added *low, const Added *high, size_t k, in
 /* The longest token of the set that s begins with, or NULL. Those that fit are a range, shorter with every byte. */
 static const Added *match_added(const AddedSet *set, const char *s, size_t n)
 {
-    const Added *best = NULL, *low = set->items, *high = low + set->count;
+    const Added *best = NULL, *low = set->items, *high = set->count ? low + set->count : low;
     for (size_t k = 0; k < n && low < high; k++) {
         low += low->length == k; /* that one ends here */
         low = first_with(low, high, k, (unsigned char)s[k]);
@@ -698,8 +699,8 @@ static int read_flags(const JsonValue *token, bool *special, bool *normalized, c
     return 0;
 }
 
-/* One added token. Its id is that of the vocabulary if it is in there, else the next one behind all others: the reference
- * numbers them so, whatever the file says, and a file that says something else means something else. */
+/* One added token. Its id is that of the vocabulary if it is in there, else the next one behind all others: the
+ * reference numbers them so, whatever the file says; a file that says something else means something else. */
 static int read_added_token(Tokenizer *t, const JsonValue *token, const char *path, char err[512])
 {
     const JsonValue key = {.type = JSON_INTEGER, .text = token->key, .length = token->key_length};
@@ -719,7 +720,7 @@ static int read_added_token(Tokenizer *t, const JsonValue *token, const char *pa
     size_t expected = known >= 0 ? (size_t)known : t->size;
     if (json_u64(number, &id) || id != expected) {
         free(copy);
-        return fail(err, "%s: added token \"%.*s\" has the id %.40s, expected %zu: the next one, or that of the vocabulary",
+        return fail(err, "%s: added token \"%.*s\" has the id %.40s, expected %zu (the next, or the vocabulary's)",
                     path, SHOWN(length), text->text, quoted(number, quote), expected);
     }
     memcpy(copy, text->text, length);
@@ -1084,8 +1085,7 @@ static const Character *character_at(const Tokenizer *t, const char *s, size_t i
         c->rank = -1;
         c->id = merge_short(t, ids, 3, &c->rank) == 1 ? ids[0] : NOT_WHOLE;
     }
-    bool whole = c->id >= 0 &&
-                 (i == 0 || c->rank < t->crossed[(unsigned char)s[i - 1]][(unsigned char)s[i]]) &&
+    bool whole = c->id >= 0 && (i == 0 || c->rank < t->crossed[(unsigned char)s[i - 1]][(unsigned char)s[i]]) &&
                  (next == length || c->rank < t->crossed[(unsigned char)s[next - 1]][(unsigned char)s[next]]);
     return whole ? c : NULL;
 }
@@ -1343,8 +1343,8 @@ int tokenizer_decode(const Tokenizer *t, const int *ids, size_t n, bool skip_spe
 /* A template is Jinja, of which this reads what ChatML templates are made of:
  *
  *     {% if C %} {% elif C %} {% else %} {% endif %}  {% for NAME in messages %} {% endfor %}  {{ S + S ... }}  {# #}
- *     C   or, and, not, parentheses, ==, !=, is [not] defined, and these: messages[0], messages[-1], tools (never given),
- *         add_generation_prompt, loop.first, loop.last
+ *     C   or, and, not, parentheses, ==, !=, is [not] defined; messages[0], messages[-1], tools (which are never
+ *         given), add_generation_prompt, loop.first, loop.last
  *     S   strings, and a message's attributes: message.role, message['content']
  *
  * Anything else is an error when it is reached; parts for tools never are. Each byte of the output has a mark: 1 if it

@@ -69,7 +69,8 @@ static void decode_ids(const Tokenizer *t, const char *list, bool skip_special)
     free(ids);
 }
 
-/* ---- requests, one a line ------------------------------------------------------------------------------------------ */
+/* ---- requests, one a line ------------------------------------------------------------------------------------------
+ */
 
 /* Adds the list of ids; those beyond an int are known to no tokenizer, and stand as -1. */
 static int read_ids(const JsonValue *list, IdList *ids, char err[512])
@@ -89,7 +90,8 @@ static Message *read_messages(const JsonValue *list, char err[512])
 {
     Message *messages = must(calloc(list->length + 1, sizeof *messages)), *m = messages;
     for (const JsonValue *v = list->child; v; v = v->next, m++) {
-        const JsonValue *role = json_get(v, "role"), *content = json_get(v, "content"), *calls = json_get(v, "tool_calls");
+        const JsonValue *role = json_get(v, "role"), *content = json_get(v, "content"),
+                        *calls = json_get(v, "tool_calls");
         const char *problem = NULL;
         if (!role || role->type != JSON_STRING || !content || content->type != JSON_STRING)
             problem = "each message should have a \"role\" and a \"content\", both strings";
@@ -106,7 +108,8 @@ static Message *read_messages(const JsonValue *list, char err[512])
 }
 
 /* What a request asks for, as ids and text. Text is printed before the ids. */
-static int answer_messages(Tokenizer *t, const JsonValue *request, const JsonValue *list, Text *text, IdList *ids, char err[512])
+static int answer_messages(Tokenizer *t, const JsonValue *request, const JsonValue *list, Text *text, IdList *ids,
+                           char err[512])
 {
     const JsonValue *prompt = json_get(request, "add_generation_prompt"), *tools = json_get(request, "tools");
     bool add_prompt = false;
@@ -124,7 +127,8 @@ static int answer_messages(Tokenizer *t, const JsonValue *request, const JsonVal
 /* Prints the answer to one request. -1 and a sentence, and nothing printed, if it is none. */
 static int answer(Tokenizer *t, const JsonValue *request, Text *out, IdList *ids, char err[512])
 {
-    const JsonValue *text = json_get(request, "text"), *list = json_get(request, "ids"), *messages = json_get(request, "messages");
+    const JsonValue *text = json_get(request, "text"), *list = json_get(request, "ids"),
+                    *messages = json_get(request, "messages");
     const JsonValue *skip = json_get(request, "skip_special");
     bool skip_special = false;
     out->length = ids->count = 0;
@@ -204,11 +208,13 @@ int cmd_tokenize(int argc, char **argv)
     bool lines = false, skip_special = false;
     const Option options[] = {
         {'f', "file", "FILE", OPTION_TEXT, &from.file, "the text from FILE, every byte of it; - is standard input"},
-        {'e', "escapes", NULL, OPTION_FLAG, &from.escapes, "turn \\n, \\t, \\xHH, \\u{HEX} in the text into characters"},
+        {'e', "escapes", NULL, OPTION_FLAG, &from.escapes,
+         "turn \\n, \\t, \\xHH, \\u{HEX} in the text into characters"},
         {0, "ids", "1,2,3", OPTION_TEXT, &from.ids, "the text of these ids"},
-        {0, "skip-special", NULL, OPTION_FLAG, &skip_special, "with --ids: leave out special tokens such as <|im_end|>"},
+        {0, "skip-special", NULL, OPTION_FLAG, &skip_special,
+         "with --ids: leave out special tokens such as <|im_end|>"},
         {0, "jsonl", NULL, OPTION_FLAG, &lines,
-         "a JSON object a line from standard input: {\"text\":..}, {\"ids\":[..]} or {\"messages\":[..]}; answers in the same order"},
+         "requests on standard input, a line each: {\"text\":..}, {\"ids\":[..]} or {\"messages\":[..]}"},
         {0},
     };
     int count = options_parse(argc, argv, options, true, NULL,

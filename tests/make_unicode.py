@@ -46,7 +46,8 @@ def gather(measured):
             decompositions[c] = parts + [int(stays)]
     return {
         "letter": measured["L"], "number": measured["N"], "space": measured["space"],
-        "wide": [r[:2] for r in ranges((c, 0) for c in sorted(wide))], "zero": [r[:2] for r in ranges((c, 0) for c in sorted(zero))],
+        "wide": [r[:2] for r in ranges((c, 0) for c in sorted(wide))],
+        "zero": [r[:2] for r in ranges((c, 0) for c in sorted(zero))],
         "combining": ranges((c, unicodedata.combining(chr(c))) for c in points
                             if unicodedata.combining(chr(c)) and c not in newer),
         # [code point, its parts..., 1 if NFC puts them together again]

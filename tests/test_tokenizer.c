@@ -1,0 +1,909 @@
+/* tokenizer.c: the reference's ids and texts, what a tokenizer.json may say, merging by its definition, chat. */
+#include "../tokenizer.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../json.h"
+#include "check.h"
+
+#define SMALL "tests/data/tokenizer"
+
+static char folder[256]; /* for files that the tests write */
+
+static char *read_text(const char *path, size_t *length)
+{
+    struct stat st;
+    FILE *f = stat(path, &st) ? NULL : fopen(path, "rb");
+    char *text = f ? malloc((size_t)st.st_size + 1) : NULL;
+    *length = text ? fread(text, 1, (size_t)st.st_size, f) : 0;
+    if (text)
+        text[*length] = 0;
+    if (f)
+        fclose(f);
+    return text;
+}
+
+static void write_text(const char *name, const char *text, size_t length)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(text, 1, length, f) != length || fclose(f))
+        exit(1);
+}
+
+static void remove_file(const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    unlink(path);
+}
+
+static Tokenizer *open_or_fail(const char *path)
+{
+    char err[512];
+    Tokenizer *t = tokenizer_open(path, err);
+    check(t != NULL, "%s", err);
+    return t;
+}
+
+/* The small tokenizer's file without spaces. */
+static char *compact_tokenizer(void)
+{
+    char err[512], *out = NULL;
+    size_t length, n = 0;
+    char *text = read_text(SMALL "/tokenizer.json", &length);
+    JsonValue *root = text ? json_parse(text, length, err) : NULL;
+    FILE *f = open_memstream(&out, &n);
+    if (!root || !f)
+        exit(1);
+    json_print(f, root, JSON_COMPACT);
+    fclose(f);
+    json_free(root);
+    free(text);
+    return out;
+}
+
+/* text with the first `from` replaced; fresh. */
+static char *replaced(const char *text, const char *from, const char *to)
+{
+    const char *at = strstr(text, from);
+    if (!at) {
+        check(0, "the test looks for %s in vain", from);
+        return strdup(text);
+    }
+    char *out = malloc(strlen(text) + strlen(to) + 1);
+    memcpy(out, text, (size_t)(at - text));
+    memcpy(out + (at - text), to, strlen(to));
+    memcpy(out + (at - text) + strlen(to), at + strlen(from), strlen(at) - strlen(from) + 1);
+    return out;
+}
+
+/* ---- the reference's cases ---- */
+
+static IdList ids_of(const JsonValue *list)
+{
+    IdList ids = {0};
+    for (const JsonValue *v = list ? list->child : NULL; v; v = v->next) {
+        uint64_t id = 0;
+        json_u64(v, &id);
+        id_list_append(&ids, id > INT32_MAX ? -1 : (int)id);
+    }
+    return ids;
+}
+
+static bool same_ids(const IdList *a, const IdList *b)
+{
+    return a->count == b->count && (a->count == 0 || memcmp(a->items, b->items, a->count * sizeof *a->items) == 0);
+}
+
+static bool same_text(const Text *text, const JsonValue *expected)
+{
+    return expected && text->length == expected->length &&
+           (text->length == 0 || memcmp(text->bytes, expected->text, text->length) == 0);
+}
+
+static bool encodes(Tokenizer *t, const char *text, size_t length, const IdList *expected)
+{
+    char err[512];
+    IdList ids = {0};
+    bool same = tokenizer_encode(t, text, length, true, &ids, err) == 0 && same_ids(&ids, expected);
+    id_list_free(&ids);
+    return same;
+}
+
+typedef bool Case(Tokenizer *t, const JsonValue *row);
+
+static bool encode_case(Tokenizer *t, const JsonValue *row)
+{
+    const JsonValue *text = json_get(row, "text");
+    IdList expected = ids_of(json_get(row, "ids"));
+    bool same = encodes(t, text->text, text->length, &expected);
+    id_list_free(&expected);
+    return same;
+}
+
+static bool decode_case(Tokenizer *t, const JsonValue *row)
+{
+    IdList ids = ids_of(json_get(row, "ids"));
+    Text text = {0};
+    bool skip_special = false;
+    json_bool(json_get(row, "skip_special_tokens"), &skip_special);
+    bool same =
+        tokenizer_decode(t, ids.items, ids.count, skip_special, &text) == 0 && same_text(&text, json_get(row, "text"));
+    text_free(&text);
+    id_list_free(&ids);
+    return same;
+}
+
+static Message *messages_of(const JsonValue *list)
+{
+    Message *messages = calloc(list->length + 1, sizeof *messages), *m = messages;
+    for (const JsonValue *v = list->child; v; v = v->next, m++) {
+        const JsonValue *role = json_get(v, "role"), *content = json_get(v, "content");
+        *m = (Message){role->text, content->text, role->length, content->length};
+    }
+    return messages;
+}
+
+/* Rows of kinds with tools are passed over. */
+static bool chat_case(Tokenizer *t, const JsonValue *row)
+{
+    const JsonValue *kind = json_get(row, "kind"), *list = json_get(row, "messages");
+    if (kind && kind->length >= 4 && memcmp(kind->text, "tool", 4) == 0)
+        return true;
+    Message *messages = messages_of(list);
+    IdList expected = ids_of(json_get(row, "ids"));
+    Text text = {0};
+    char err[512];
+    bool prompt = false;
+    json_bool(json_get(row, "add_generation_prompt"), &prompt);
+    bool same = tokenizer_chat_text(t, messages, list->length, prompt, &text, err) == 0 &&
+                same_text(&text, json_get(row, "text")) && encodes(t, text.bytes, text.length, &expected);
+    text_free(&text);
+    id_list_free(&expected);
+    free(messages);
+    return same;
+}
+
+/* Every step-th line of a file of cases. */
+static void check_cases(Tokenizer *t, const char *path, Case *is_right, size_t step)
+{
+    size_t length, count = 0, wrong = 0, line = 0;
+    char err[512], *text = read_text(path, &length);
+    check(text != NULL, "%s", path);
+    for (char *at = text, *end; at && t && at < text + length; at = end + 1, line++) {
+        end = memchr(at, '\n', (size_t)(text + length - at));
+        if (!end)
+            break;
+        if (line % step)
+            continue;
+        JsonValue *row = json_parse(at, (size_t)(end - at), err);
+        count++;
+        if (!row || !is_right(t, row)) {
+            wrong++;
+            if (wrong <= 5)
+                printf("%s: line %zu: %.100s\n", path, line + 1, at);
+        }
+        json_free(row);
+    }
+    check(count > 0 && wrong == 0, "%s: %zu of %zu cases are wrong", path, wrong, count);
+    free(text);
+}
+
+/* ---- spellings and refusals ---- */
+
+#define END "{\"id\":600,\"content\":\"x y\",\"special\":true}]"
+#define TEMPLATE(single, ids)                                                                                      \
+    "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[" single "],\"pair\":[],\"special_tokens\":{" \
+    "\"<|endoftext|>\":{\"id\":\"<|endoftext|>\",\"ids\":" ids ",\"tokens\":[\"<|endoftext|>\"]}}},\"decoder\""
+#define BEGIN "{\"SpecialToken\":{\"id\":\"<|endoftext|>\",\"type_id\":0}}"
+#define SEQUENCE "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
+#define POST                                                                                        \
+    "\"post_processor\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false," \
+    "\"use_regex\":false},\"decoder\""
+#define SPLIT "\"behavior\":\"Isolated\",\"invert\":false"
+
+/* Changes to the small tokenizer's file, and part of the sentence with which it is then refused. */
+static const struct {
+    const char *from, *to, *want;
+} refused[] = {
+    {"\"NFC\"", "\"NFKC\"", "normalizer is {\"type\":\"NFKC\"}"},
+    {"{\"type\":\"NFC\"}", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Lowercase\"}]}", "Lowercase"},
+    {"\"type\":\"Split\"", "\"type\":\"Digits\"", "pretokenizers.0.type is \"Digits\""},
+    {"\\\\s+(?!\\\\S)", "\\\\s+", "split pattern"},
+    {"\"Regex\":", "\"String\":", "split pattern is nothing"},
+    {SPLIT, "\"behavior\":\"Removed\",\"invert\":false", "behavior is \"Removed\""},
+    {SPLIT, "\"behavior\":\"Isolated\",\"invert\":true", "invert is true"},
+    {"\"add_prefix_space\":false", "\"add_prefix_space\":true", "add_prefix_space is true"},
+    {"\"use_regex\":false", "\"use_regex\":true", "use_regex is true"},
+    {",\"use_regex\":false", "", "use_regex is nothing"},
+    {"\"pre_tokenizer\":{", "\"pre_tokenizer\":null,\"x\":{", "pre_tokenizer.type is nothing"},
+    {"\"pretokenizers\":[", "\"pretokenizers\":[[],", "pretokenizers.0.type is nothing"},
+    {"\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"ByteFallback\"",
+     "decoder.type is \"ByteFallback\""},
+    {POST, "\"post_processor\":{\"type\":\"RobertaProcessing\"},\"decoder\"", "RobertaProcessing"},
+    {POST, "\"post_processor\":{\"type\":\"Sequence\",\"processors\":7},\"decoder\"", "post_processor is"},
+    {POST, TEMPLATE(SEQUENCE "," BEGIN, "[594]"), "post_processor is"},
+    {POST, TEMPLATE(BEGIN "," BEGIN "," SEQUENCE, "[594]"), "post_processor is"},
+    {POST, TEMPLATE(BEGIN "," SEQUENCE, "[594,595]"), "post_processor is"},
+    {POST, TEMPLATE(BEGIN "," SEQUENCE, "[600]"), "post_processor is"},
+    {POST, TEMPLATE(BEGIN "," SEQUENCE, "[-1]"), "post_processor is"},
+    {POST, TEMPLATE(BEGIN, "[594]"), "post_processor is"},
+    {"\"BPE\"", "\"WordPiece\"", "model.type is \"WordPiece\""},
+    {"\"dropout\":null", "\"dropout\":0.1", "dropout is 0.1"},
+    {"\"unk_token\":null", "\"unk_token\":\"<unk>\"", "unk_token is \"<unk>\""},
+    {"\"continuing_subword_prefix\":\"\"", "\"continuing_subword_prefix\":\"##\"", "subword_prefix is \"##\""},
+    {"\"end_of_word_suffix\":\"\"", "\"end_of_word_suffix\":\"</w>\"", "word_suffix is \"</w>\""},
+    {"\"byte_fallback\":false", "\"byte_fallback\":true", "byte_fallback is true"},
+    {"\"byte_fallback\":false", "\"ignore_merges\":true", "ignore_merges is true"},
+    {"\"model\":", "\"modell\":", "it is no tokenizer.json"},
+    {"\"vocab\":{", "\"vocab\":[],\"x\":{", "the vocabulary is []"},
+    {"\"vocab\":{", "\"vocab\":{},\"x\":{", "the vocabulary is {}"},
+    {"\"vocab\":{", "\"x\":{", "the vocabulary is nothing"},
+    {"\"merges\":[", "\"merges\":{},\"x\":[", "model.merges is {}"},
+    {"\"merges\":[", "\"merges\":[],\"x\":[", "no merges for a vocabulary of 594 tokens"},
+    {"\"merges\":[", "\"x\":[", "model.merges is nothing"},
+    {"\"merges\":[", "\"merges\":[7,", "merge 0 is 7"},
+    {"\"merges\":[", "\"merges\":[\"\",", "merge 0 is \"\""},
+    {"\"merges\":[", "\"merges\":[\"a\",", "merge 0 is \"a\""},
+    {"\"merges\":[", "\"merges\":[\"a b c\",", "merge 0 is \"a b c\""},
+    {"\"merges\":[", "\"merges\":[\" a\",", "part \"\""},
+    {"\"merges\":[", "\"merges\":[\"a \",", "part \"\""},
+    {"\"merges\":[", "\"merges\":[\"a QQ\",", "part \"QQ\""},
+    {"\"merges\":[", "\"merges\":[\"Q q\",", "makes \"Qq\""},
+    {"\"merges\":[", "\"merges\":[[\"a\"],", "merge 0 is [\"a\"]"},
+    {"\"merges\":[", "\"merges\":[[\"a\",\"b\",\"c\"],", "merge 0 is ["},
+    {"\"merges\":[", "\"merges\":[[\"a\",7],", "merge 0 is [\"a\",7]"},
+    {"\"!\":0", "\"!\":1", "two tokens have the id 1"},
+    {"\"!\":0", "\"!\":-1", "id -1"},
+    {"\"!\":0", "\"!\":594", "id 594"},
+    {"\"!\":0", "\"!\":2147483648", "id 2147483648"},
+    {"\"!\":0", "\"!\":18446744073709551616", "id 18446744073709551616"},
+    {"\"!\":0", "\"!\":0.0", "id 0.0"},
+    {"\"!\":0", "\"!\":\"0\"", "id \"0\""},
+    {"\"!\":0", "\"!\":null", "id null"},
+    {"\"!\":0", "\"!\":[0]", "id [0]"},
+    {"\"!\":0", "\"\\\"\":0", "there twice"},
+    {"\"id\":594", "\"id\":593", "id 593, expected 594"},
+    {"\"id\":599", "\"id\":600", "id 600, expected 599"},
+    {"\"id\":594", "\"id\":-1", "id -1, expected 594"},
+    {"\"id\":594", "\"id\":2147483648", "id 2147483648, expected 594"},
+    {"\"id\":594", "\"id\":4294967890", "id 4294967890, expected 594"},
+    {"\"id\":594", "\"id\":\"594\"", "id \"594\", expected 594"},
+    {"\"id\":594,", "", "id nothing, expected 594"},
+    {"\"id\":594,\"content\":\"<|endoftext|>\"", "\"id\":594,\"content\":\"a\"", "id 594, expected 64"},
+    {"<|im_end|>", "<|im_start|>", "\"<|im_start|>\" is there twice"},
+    {"\"content\":\"<|endoftext|>\"", "\"content\":\"\"", "an added token is"},
+    {"\"content\":\"<|endoftext|>\"", "\"content\":7", "an added token is"},
+    {"\"added_tokens\":[", "\"added_tokens\":[7,", "an added token is 7"},
+    {"\"added_tokens\":[", "\"added_tokens\":7,\"x\":[", "added_tokens is 7"},
+    {"\"single_word\":false", "\"single_word\":true", "an added token is"},
+    {"\"lstrip\":false", "\"lstrip\":true", "an added token is"},
+    {"\"rstrip\":false", "\"rstrip\":true", "an added token is"},
+    {"\"special\":true", "\"special\":1", "special is 1"},
+    {"{", "[", "byte 10"},
+    {"{", "", "byte 9"},
+};
+
+static void check_refusals(const char *json)
+{
+    char err[512], path[512];
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char *text = replaced(json, refused[i].from, refused[i].to);
+        write_text("tokenizer.json", text, strlen(text));
+        err[0] = 0;
+        Tokenizer *t = tokenizer_open(path, err);
+        check(!t && strstr(err, refused[i].want) && strncmp(err, path, strlen(path)) == 0, "%s: %s", refused[i].to,
+              err);
+        tokenizer_close(t);
+        free(text);
+    }
+    static const char *const texts[] = {"",    "7", "[]", "{}", "null", "\"model\"", "{\"model\":7}", "{\"model\":{}}",
+                                        "\xff"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        write_text("tokenizer.json", texts[i], strlen(texts[i]));
+        Tokenizer *t = tokenizer_open(path, err);
+        check(!t && strncmp(err, path, strlen(path)) == 0, "%s: %s", texts[i], err);
+        tokenizer_close(t);
+    }
+    check(!tokenizer_open("tests/data/nothing", err) && strstr(err, "no such file"), "%s", err);
+    check(!tokenizer_open("tests/data", err) && strstr(err, "has no tokenizer.json"), "%s", err);
+    check(!tokenizer_open("/dev/null", err) && strstr(err, "not a regular file"), "%s", err);
+}
+
+/* Changes that are accepted, and the ids of a text then; as the reference does. */
+static const struct {
+    const char *from, *to, *text;
+    int ids[8]; /* -1 ends them */
+} accepted[] = {
+    {"\"dropout\":null", "\"dropout\":0.0", "a<|im_end|>a", {64, 596, 64, -1}},
+    {"\"version\":\"1.0\",", "", "a", {64, -1}},
+    {"\"type\":\"BPE\",", "", "a", {64, -1}},
+    {"{\"type\":\"NFC\"}", "null", "e\u0301", {68, 136, 223, -1}},
+    {"{\"type\":\"NFC\"}", "{\"type\":\"Sequence\",\"normalizers\":[]}", "e\u0301", {68, 136, 223, -1}},
+    {"{\"type\":\"NFC\"}", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}]}", "e\u0301", {530, -1}},
+    {POST, "\"post_processor\":null,\"decoder\"", "a", {64, -1}},
+    {POST, TEMPLATE(BEGIN "," SEQUENCE, "[594]"), "a", {594, 64, -1}},
+    {POST, TEMPLATE(BEGIN "," SEQUENCE, "[594]"), "", {594, -1}},
+    {POST, TEMPLATE(SEQUENCE, "[594]"), "a", {64, -1}},
+    {"\"merges\":[\"\u0120 a\"", "\"merges\":[[\"\u0120\",\"a\"]", " a", {256, -1}}, /* mixed spellings */
+    {"\"special\":false}]", "\"special\":false}," END, "x yx y", {600, 600, -1}},
+    {"\"special\":false}]",
+     "\"special\":false},{\"id\":600,\"content\":\"e\u0301\",\"normalized\":true}]",
+     "\u00e9ae\u0301",
+     {600, 64, 600, -1}},
+    {"\"special\":false}]",
+     "\"special\":false},{\"id\":600,\"content\":\"<|im_\"}]",
+     "<|im_<|im_end|>",
+     {600, 596, -1}},
+    {"\"special\":false}]",
+     "\"special\":false},{\"id\":64,\"content\":\"a\",\"special\":true}]",
+     "bab",
+     {65, 64, 65, -1}},
+};
+
+static void check_accepted(const char *json)
+{
+    for (size_t i = 0; i < sizeof accepted / sizeof *accepted; i++) {
+        char *text = replaced(json, accepted[i].from, accepted[i].to);
+        write_text("tokenizer.json", text, strlen(text));
+        Tokenizer *t = open_or_fail(folder);
+        IdList expected = {0};
+        for (const int *id = accepted[i].ids; *id >= 0; id++)
+            id_list_append(&expected, *id);
+        check(t && encodes(t, accepted[i].text, strlen(accepted[i].text), &expected), "row %zu: %s", i, accepted[i].to);
+        id_list_free(&expected);
+        tokenizer_close(t);
+        free(text);
+    }
+}
+
+/* The vocabulary and merges as vocab.json, merges.txt and tokenizer_config.json; then merges as pairs. */
+static void check_spellings(const char *json)
+{
+    char err[512], *out = NULL;
+    size_t n = 0;
+    JsonValue *root = json_parse(json, strlen(json), err);
+    const JsonValue *model = json_get(root, "model"), *merges = json_get(model, "merges");
+    FILE *f = open_memstream(&out, &n);
+    json_print(f, json_get(model, "vocab"), JSON_INDENTED);
+    fclose(f);
+    write_text("vocab.json", out, n);
+    free(out);
+    f = open_memstream(&out, &n);
+    fputs("#version: 0.2\n", f);
+    for (const JsonValue *m = merges->child; m; m = m->next)
+        fprintf(f, "%.*s\r\n", (int)m->length, m->text);
+    fclose(f);
+    write_text("merges.txt", out, n);
+    free(out);
+    f = open_memstream(&out, &n);
+    fputs("{\"added_tokens_decoder\":{", f);
+    for (const JsonValue *a = json_get(root, "added_tokens")->child; a; a = a->next) {
+        fprintf(f, "\"%.*s\":", (int)json_get(a, "id")->length, json_get(a, "id")->text);
+        json_print(f, a, JSON_COMPACT);
+        fputs(a->next ? "," : "}}", f);
+    }
+    fclose(f);
+    write_text("tokenizer_config.json", out, n);
+    free(out);
+    remove_file("tokenizer.json");
+    Tokenizer *t = open_or_fail(folder);
+    check_cases(t, SMALL "/encode.jsonl", encode_case, 1);
+    check(t && tokenizer_merges(t) == merges->length && tokenizer_size(t) == 600, "merges.txt");
+    tokenizer_close(t);
+    remove_file("tokenizer_config.json");
+    t = open_or_fail(folder);
+    check(t && tokenizer_size(t) == 595 && tokenizer_id(t, "<|endoftext|>", 13) == 594, "the usual added token");
+    tokenizer_close(t);
+    write_text("merges.txt", "a b c\n", 6);
+    check(!tokenizer_open(folder, err) && strstr(err, "merge 0 is \"a b c\""), "%s", err);
+    remove_file("merges.txt");
+    check(!tokenizer_open(folder, err), "no merges.txt");
+    remove_file("vocab.json");
+
+    f = open_memstream(&out, &n);
+    for (const JsonValue *m = merges->child; m; m = m->next) {
+        const char *space = memchr(m->text, ' ', m->length);
+        fputs(m == merges->child ? "\"merges\":[[" : "],[", f);
+        json_write_string(f, m->text, (size_t)(space - m->text));
+        putc(',', f);
+        json_write_string(f, space + 1, m->length - (size_t)(space - m->text) - 1);
+    }
+    fputs("]],\"x\":[", f);
+    fclose(f);
+    char *pairs = replaced(json, "\"merges\":[", out);
+    write_text("tokenizer.json", pairs, strlen(pairs));
+    t = open_or_fail(folder);
+    check_cases(t, SMALL "/encode.jsonl", encode_case, 1);
+    tokenizer_close(t);
+    free(pairs);
+    free(out);
+    json_free(root);
+}
+
+/* A damaged file is refused or read, but nothing worse. */
+static void check_damage(const char *json)
+{
+    char err[512], *text = strdup(json);
+    size_t length = strlen(json), opened = 0;
+    uint32_t random = 1;
+    for (int i = 0; i < 400; i++) {
+        random = random * 1664525 + 1013904223;
+        size_t at = random % length;
+        char before = text[at];
+        text[at] = (char)(random >> 24);
+        write_text("tokenizer.json", text, i % 8 ? length : at);
+        Tokenizer *t = tokenizer_open(folder, err);
+        IdList ids = {0};
+        opened += t != NULL;
+        if (t)
+            check(tokenizer_encode(t, json, 2000, true, &ids, err) == 0, "%s", err);
+        id_list_free(&ids);
+        tokenizer_close(t);
+        text[at] = before;
+    }
+    check(opened < 400, "%zu of 400 damaged files are accepted", opened);
+    free(text);
+}
+
+/* ---- merging, by its definition ---- */
+
+static int ranks[600][600], results[600][600];
+
+static void read_ranks(const Tokenizer *t, const char *json)
+{
+    char err[512], both[256];
+    int rank = 1;
+    JsonValue *root = json_parse(json, strlen(json), err);
+    for (const JsonValue *m = json_get(json_get(root, "model"), "merges")->child; m; m = m->next, rank++) {
+        size_t left = (size_t)((const char *)memchr(m->text, ' ', m->length) - m->text), right = m->length - left - 1;
+        memcpy(both, m->text, left);
+        memcpy(both + left, m->text + left + 1, right);
+        int a = tokenizer_id(t, m->text, left), b = tokenizer_id(t, m->text + left + 1, right);
+        ranks[a][b] = rank;
+        results[a][b] = tokenizer_id(t, both, left + right);
+    }
+    json_free(root);
+}
+
+/* The pair of lowest rank, the leftmost among equals, again and again. */
+static size_t merge_by_definition(int *ids, size_t n)
+{
+    for (;;) {
+        size_t best = n;
+        for (size_t i = 0; i + 1 < n; i++)
+            if (ranks[ids[i]][ids[i + 1]] && (best == n || ranks[ids[i]][ids[i + 1]] < ranks[ids[best]][ids[best + 1]]))
+                best = i;
+        if (best == n)
+            return n;
+        ids[best] = results[ids[best]][ids[best + 1]];
+        memmove(ids + best + 1, ids + best + 2, (n - best - 2) * sizeof *ids);
+        n--;
+    }
+}
+
+/* Words of letters of one, two and three bytes, of every length around those where the code changes its way. */
+static void check_merging(Tokenizer *t, const char *json)
+{
+    static const char *const letters[] = {"a",      "e",      "n",      "t",      "h",      "i",
+                                          "r",      "o",      "\u00e9", "\u00fc", "\u0434", "\u043e",
+                                          "\u4e2d", "\u7684", "\u8fd9", "\u3042", "\uc5d0", "s"};
+    size_t wrong = 0;
+    uint32_t random = 7;
+    read_ranks(t, json);
+    for (size_t length = 1; length <= 400; length += length < 90 ? 1 : 37) {
+        for (int turn = 0; turn < 8; turn++) {
+            Text word = {0};
+            IdList expected = {0};
+            for (size_t i = 0; i < length; i++) {
+                random = random * 1664525 + 1013904223;
+                const char *letter = letters[random / 65536 % (turn % 2 ? 8 : sizeof letters / sizeof *letters)];
+                text_append(&word, letter, strlen(letter));
+            }
+            for (size_t i = 0; i < word.length; i++) {
+                unsigned char b = (unsigned char)word.bytes[i];
+                for (int id = 0; id < 256; id++) {
+                    size_t n;
+                    const char *piece = tokenizer_piece(t, id, &n);
+                    if (n == 1 && (unsigned char)*piece == b)
+                        id_list_append(&expected, id);
+                }
+            }
+            expected.count = merge_by_definition(expected.items, expected.count);
+            wrong += !encodes(t, word.bytes, word.length, &expected) || !encodes(t, word.bytes, word.length, &expected);
+            id_list_free(&expected);
+            text_free(&word);
+        }
+    }
+    check(wrong == 0, "%zu words are not merged as defined", wrong);
+}
+
+/* A million letters without a space. */
+static void check_long_word(Tokenizer *t)
+{
+    enum { LENGTH = 1000000 };
+    char err[512], *word = malloc(LENGTH);
+    IdList ids = {0};
+    Text text = {0};
+    uint32_t random = 3;
+    for (size_t i = 0; i < LENGTH; i++) {
+        random = random * 1664525 + 1013904223;
+        word[i] = (char)('a' + (random >> 16) % 26);
+    }
+    check(tokenizer_encode(t, word, LENGTH, true, &ids, err) == 0, "%s", err);
+    check(tokenizer_decode(t, ids.items, ids.count, false, &text) == 0 && text.length == LENGTH &&
+              memcmp(text.bytes, word, LENGTH) == 0,
+          "%zu ids, %zu bytes", ids.count, text.length);
+    text_free(&text);
+    id_list_free(&ids);
+    free(word);
+}
+
+/* ---- pieces of text ---- */
+
+static void check_pieces(Tokenizer *t)
+{
+    static const struct {
+        const char *bytes;
+        size_t complete;
+    } prefixes[] = {
+        {"", 0},
+        {"a", 1},
+        {"\xe4", 0},
+        {"a\xe4", 1},
+        {"a\xe4\xb8", 1},
+        {"\xe4\xb8\xad", 3},
+        {"\xf0\x9f\x98", 0},
+        {"x\xf0\x9f", 1},
+        {"\xf0\x9f\x98\x80", 4},
+        {"\xc3", 0},
+        {"\xc3\xa9", 2},
+        {"\x80", 1},
+        {"\xff", 1},
+        {"\xe4\xe4", 1},
+        {"\xe0\x80", 2},
+        {"\xed\xa0", 2},
+        {"\xf4\x90", 2},
+        {"\x80\x80\x80\x80", 4},
+        {"\xc0", 1},
+        {"\xf5", 1},
+    };
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        size_t n = text_complete_prefix(prefixes[i].bytes, strlen(prefixes[i].bytes));
+        check(n == prefixes[i].complete, "row %zu: %zu", i, n);
+    }
+    Text text = {0};
+    check(text_append_replacing(&text, "a\xe4\xb8z\xff\xc3\xa9\0b", 9) == 0 && text.length == 12 &&
+              memcmp(text.bytes, "a\ufffdz\ufffd\u00e9\0b", 12) == 0,
+          "%zu bytes", text.length);
+    text_free(&text);
+
+    size_t length;
+    const int unknown[] = {-1, 600, INT32_MAX, INT32_MIN};
+    for (size_t i = 0; i < 4; i++) {
+        tokenizer_piece(t, unknown[i], &length);
+        check(length == 0 && !tokenizer_is_special(t, unknown[i]), "id %d", unknown[i]);
+    }
+    check(tokenizer_size(t) == 600 && tokenizer_merges(t) == 338, "%zu", tokenizer_size(t));
+    check(tokenizer_id(t, "<|im_end|>", 10) == 596 && tokenizer_id(t, "\u0120a", 3) == 256, "by their names");
+    check(tokenizer_id(t, " a", 2) == -1 && tokenizer_id(t, "", 0) == -1 && tokenizer_id(t, "<|im_end|", 9) == -1,
+          "no names");
+    check(tokenizer_is_special(t, 596) && !tokenizer_is_special(t, 597) && !tokenizer_is_special(t, 64),
+          "special ones");
+
+    /* plain text: what looks like an added token is none; invalid bytes are U+FFFD */
+    IdList plain = {0}, replaced_ids = {0};
+    char err[512];
+    check(tokenizer_encode(t, "a<|im_end|>", 11, false, &plain, err) == 0 && plain.count > 3, "plain text");
+    for (size_t i = 0; i < plain.count; i++)
+        check(plain.items[i] < 594, "id %d", plain.items[i]);
+    check(tokenizer_encode(t, "a\ufffdb", 5, true, &replaced_ids, err) == 0 &&
+              encodes(t, "a\xe4\xb8\x62", 4, &replaced_ids),
+          "invalid UTF-8");
+    id_list_free(&plain);
+    id_list_free(&replaced_ids);
+}
+
+/* ---- chat ---- */
+
+/* What the tokenizer writes for the messages as ids: their text is the same, and no content makes or ends a turn. */
+static bool ids_are_safe(Tokenizer *t, const Message *messages, size_t n, bool prompt, const JsonValue *expected)
+{
+    char err[512];
+    IdList ids = {0}, whole = {0};
+    Text text = {0};
+    size_t begins = 0, given = 0;
+    const char *system = tokenizer_default_system(t);
+    bool added = false;
+    if (tokenizer_chat_ids(t, messages, n, prompt, true, &ids, err) ||
+        tokenizer_decode(t, ids.items, ids.count, false, &text) ||
+        tokenizer_encode(t, text.bytes, text.length, true, &whole, err))
+        return false;
+    for (size_t i = 0; i < ids.count; i++)
+        begins += ids.items[i] == 595;
+    for (size_t i = 0; i < n; i++) {
+        given += messages[i].role_length != 9 || memcmp(messages[i].role, "developer", 9) != 0;
+        added = added || memmem(messages[i].content, messages[i].content_length, "<|", 2) != NULL;
+    }
+    bool with_system = system && (messages[0].role_length != 6 || memcmp(messages[0].role, "system", 6) != 0);
+    bool nfc = text.length == expected->length && memcmp(text.bytes, expected->text, text.length) == 0;
+    bool same = (added || same_ids(&ids, &whole)) && (nfc || memmem(expected->text, expected->length, "\u0301", 2));
+    /* templates differ in whether a developer is heard, and whether the assistant is prompted after its own words */
+    size_t least = given + with_system, most = n + with_system + prompt;
+    text_free(&text);
+    id_list_free(&ids);
+    id_list_free(&whole);
+    return same && begins >= least && begins <= most;
+}
+
+static void check_template(const JsonValue *row)
+{
+    const JsonValue *name = json_get(row, "name"), *template = json_get(row, "template");
+    char *config = NULL;
+    size_t n = 0, wrong = 0;
+    FILE *f = open_memstream(&config, &n);
+    fputs("{\"chat_template\":", f);
+    json_print(f, template, JSON_COMPACT);
+    fputs("}", f);
+    fclose(f);
+    write_text("tokenizer_config.json", config, n);
+    free(config);
+    Tokenizer *t = open_or_fail(folder);
+    check(!tokenizer_chat_problem(t), "%.*s: %s", (int)name->length, name->text, tokenizer_chat_problem(t));
+    for (const JsonValue *c = json_get(row, "cases")->child; c; c = c->next) {
+        const JsonValue *list = json_get(c, "messages"), *text = json_get(c, "text");
+        Message *messages = messages_of(list);
+        char err[512] = "";
+        Text out = {0};
+        bool prompt = false;
+        json_bool(json_get(c, "add_generation_prompt"), &prompt);
+        if (tokenizer_chat_text(t, messages, list->length, prompt, &out, err) || !same_text(&out, text) ||
+            !ids_are_safe(t, messages, list->length, prompt, text)) {
+            wrong++;
+            printf("%.*s: %s\n%s\ninstead of\n%.*s\n", (int)name->length, name->text, err, out.bytes, (int)text->length,
+                   text->text);
+        }
+        text_free(&out);
+        free(messages);
+    }
+    check(wrong == 0, "%.*s: %zu conversations", (int)name->length, name->text, wrong);
+    tokenizer_close(t);
+}
+
+static bool template_case(Tokenizer *t, const JsonValue *row)
+{
+    (void)t;
+    check_template(row);
+    return true;
+}
+
+#define TURN "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}"
+#define LOOP "{% for message in messages %}" TURN "{% endfor %}"
+#define PROMPT "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+
+/* Templates that cannot be used, and part of the reason. */
+static const struct {
+    const char *template, *want;
+} unusable[] = {
+    {"", "as ChatML does"},
+    {LOOP, "as ChatML does"},
+    {LOOP PROMPT "x", "as ChatML does"},
+    {"{{ '<|im_start|>assistant\\nx<|im_end|>\\n' }}" LOOP PROMPT, "as ChatML does"},
+    {"{{ bos_token }}" LOOP PROMPT, "\"bos_token \""},
+    {"{% set x = 1 %}" LOOP PROMPT, "set x = 1"},
+    {"{% for message in messages %}{{ message['content'] | trim }}{% endfor %}", "| trim"},
+    {"{% for message in messages %}{{ message.content.split('a')[-1] }}{% endfor %}", "split('a')"},
+    {"{% for message in messages %}{{ message.content }}", "ends within a block"},
+    {"{% for message in messages %}{{ message.content ", "ends within a tag"},
+    {"{{ 'abc }}", "'abc "},
+    {"{{ 'a\\x41' }}", "\\x41"},
+    {"{% endif %}", "endif"},
+    {"{% for m in messages %}{% endif %}{% endfor %}", "endif"},
+    {"{% for m in messages %}{% for k in messages %}{% endfor %}{% endfor %}", "for k in messages"},
+    {"{% if (((((((((((((((((((((((((((((((((((((((((((((((((((tools", "(((("},
+    {"{{ messages[9].role }}", "not there"},
+    {"{{ messages }}", "messages"},
+    {"{%", "ends within a tag"},
+    {"{{", "ends within a tag"},
+    {"{#", "ends within a tag"},
+    {"{%-", "ends within a tag"},
+};
+
+static void check_unusable(void)
+{
+    char err[512];
+    const Message hello = {"user", "hello", 4, 5};
+    for (size_t i = 0; i < sizeof unusable / sizeof *unusable; i++) {
+        write_text("chat_template.jinja", unusable[i].template, strlen(unusable[i].template));
+        Tokenizer *t = open_or_fail(folder);
+        const char *problem = tokenizer_chat_problem(t);
+        Text text = {0};
+        IdList ids = {0};
+        check(problem && strstr(problem, unusable[i].want), "%s: %s", unusable[i].template, problem);
+        check(tokenizer_chat_text(t, &hello, 1, true, &text, err) && problem && strcmp(err, problem) == 0, "%s", err);
+        check(tokenizer_chat_ids(t, &hello, 1, true, true, &ids, err) && ids.count == 0, "%s", err);
+        check(!tokenizer_default_system(t), "%s", unusable[i].template);
+        id_list_free(&ids);
+        text_free(&text);
+        tokenizer_close(t);
+    }
+}
+
+/* Where a template may stand: its own file goes before tokenizer_config.json, where it may be one of a list. */
+static void check_places(void)
+{
+    static const char list[] =
+        "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"x\"},{\"name\":\"default\","
+        "\"template\":\"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\\\n' + "
+        "message['content'] + '<|im_end|>\\\\n'}}{% endfor %}{% if add_generation_prompt %}"
+        "{{ '<|im_start|>assistant\\\\n' }}{% endif %}\"}]}";
+    remove_file("chat_template.jinja");
+    write_text("tokenizer_config.json", list, strlen(list));
+    Tokenizer *t = open_or_fail(folder);
+    check(!tokenizer_chat_problem(t) && !tokenizer_default_system(t), "%s", tokenizer_chat_problem(t));
+    tokenizer_close(t);
+    write_text("chat_template.jinja", "x", 1);
+    t = open_or_fail(folder);
+    check(tokenizer_chat_problem(t) != NULL, "chat_template.jinja is read");
+    tokenizer_close(t);
+    write_text("chat_template.jinja", LOOP PROMPT "\n", strlen(LOOP PROMPT "\n"));
+    write_text("tokenizer_config.json", "{", 1);
+    t = open_or_fail(folder);
+    check(!tokenizer_chat_problem(t), "%s", tokenizer_chat_problem(t));
+    char err[512];
+    Text text = {0};
+    check(tokenizer_chat_text(t, NULL, 0, true, &text, err) && strstr(err, "at least one message"), "%s", err);
+    text_free(&text);
+    tokenizer_close(t);
+    remove_file("chat_template.jinja");
+    t = open_or_fail(folder);
+    check(tokenizer_chat_problem(t) && strstr(tokenizer_chat_problem(t), "tokenizer_config.json: byte 1"), "%s",
+          tokenizer_chat_problem(t));
+    tokenizer_close(t);
+    remove_file("tokenizer_config.json");
+    t = open_or_fail(folder);
+    check(tokenizer_chat_problem(t) && strstr(tokenizer_chat_problem(t), "has no chat_template.jinja"), "%s",
+          tokenizer_chat_problem(t));
+    tokenizer_close(t);
+}
+
+/* The demo model's conversations: the text, and the ids that the network was given. */
+static void check_demo(void)
+{
+    Tokenizer *t = open_or_fail("tests/demo");
+    for (int i = 1; i <= 2 && t; i++) {
+        char path[64], err[512];
+        size_t length;
+        snprintf(path, sizeof path, "tests/demo/golden/chat%d.json", i);
+        char *json = read_text(path, &length);
+        JsonValue *root = json ? json_parse(json, length, err) : NULL;
+        const JsonValue *list = json_get(root, "messages");
+        Message *messages = messages_of(list);
+        IdList ids = {0}, expected = ids_of(json_get(root, "prompt_ids")), without = {0};
+        Text text = {0};
+        check(tokenizer_chat_text(t, messages, list->length, true, &text, err) == 0 &&
+                  same_text(&text, json_get(root, "prompt")),
+              "%s: %s", path, text.bytes);
+        check(tokenizer_chat_ids(t, messages, list->length, true, true, &ids, err) == 0 && same_ids(&ids, &expected),
+              "%s", path);
+        check(tokenizer_chat_ids(t, messages, list->length, true, false, &without, err) == 0 &&
+                  without.count + 20 == ids.count &&
+                  memcmp(without.items, ids.items + 20, without.count * sizeof *ids.items) == 0,
+              "%s: without the system turn, which is 20 ids", path);
+        text_free(&text);
+        id_list_free(&ids);
+        id_list_free(&expected);
+        id_list_free(&without);
+        free(messages);
+        json_free(root);
+        free(json);
+    }
+    check(t && strcmp(tokenizer_default_system(t),
+                      "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.") == 0,
+          "the demo's system text");
+    tokenizer_close(t);
+}
+
+/* ---- the real tokenizer ---- */
+
+/* Kinds of text that others have got wrong. */
+static const struct {
+    const char *text;
+    int ids[16];
+} hard[] = {
+    {"cafe\u0301", {924, 58858, -1}},
+    {"\u212b", {144044, -1}},
+    {"\u0958", {64704, 5502, 120, -1}},
+    {"\u1112\u1161\u11ab", {23573, -1}},
+    {"->", {405, -1}},
+    {"(x):\n", {2075, 982, -1}},
+    {"12345", {16, 17, 18, 19, 20, -1}},
+    {"X.<|im_end|>", {55, 13, 151645, -1}},
+    {"  x", {220, 856, -1}},
+    {"a  b", {64, 220, 293, -1}},
+    {"def f():\n    return  x", {750, 282, 3932, 262, 470, 220, 856, -1}},
+    {"hello   ", {14990, 262, -1}},
+    {"a \n b", {64, 715, 293, -1}},
+    {"a\r\nb\r\n", {64, 319, 65, 319, -1}},
+    {"I'm don't DON'T we'LL 'sup", {40, 2776, 1513, 944, 44273, 17323, 582, 6, 4086, 364, 12776, -1}},
+    {"'\u017f", {6, 144815, -1}},
+    {"'\u017fa", {6, 144815, 64, -1}},
+    {"\u212a", {42, -1}},
+};
+
+static void check_real(const char *golden)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/qwen2.5", golden);
+    Tokenizer *t = open_or_fail(path);
+    for (size_t i = 0; t && i < sizeof hard / sizeof *hard; i++) {
+        IdList expected = {0};
+        for (const int *id = hard[i].ids; *id >= 0; id++)
+            id_list_append(&expected, *id);
+        check(encodes(t, hard[i].text, strlen(hard[i].text), &expected), "%s", hard[i].text);
+        id_list_free(&expected);
+    }
+    const int tool_call[] = {151644, 151657};
+    Text text = {0};
+    check(tokenizer_decode(t, tool_call, 2, true, &text) == 0 && strcmp(text.bytes, "<tool_call>") == 0, "%s",
+          text.bytes);
+    text_free(&text);
+    char line[50000];
+    IdList ids = {0};
+    memset(line, '_', sizeof line);
+    check(tokenizer_encode(t, line, sizeof line, true, &ids, path) == 0 && ids.count == 782, "%zu ids", ids.count);
+    id_list_free(&ids);
+    static const struct {
+        const char *name;
+        Case *is_right;
+    } files[] = {{"encode", encode_case}, {"decode", decode_case}, {"chat", chat_case}};
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/given/tokenizer/%s.jsonl", golden, files[i].name);
+        check_cases(t, path, files[i].is_right, 1);
+    }
+    tokenizer_close(t);
+    snprintf(path, sizeof path, "%s/qwen2.5/tokenizer.pairs.json", golden);
+    t = open_or_fail(path);
+    check(tokenizer_merges(t) == 151387 && tokenizer_size(t) == 151665, "%zu", tokenizer_merges(t));
+    snprintf(path, sizeof path, "%s/given/tokenizer/encode.jsonl", golden);
+    check_cases(t, path, encode_case, 7);
+    tokenizer_close(t);
+}
+
+int main(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/test_tokenizer.XXXXXX", tmp ? tmp : "/tmp");
+    if (!mkdtemp(folder))
+        return 1;
+    Tokenizer *t = open_or_fail(SMALL "/tokenizer.json");
+    char *json = compact_tokenizer();
+    check_cases(t, SMALL "/encode.jsonl", encode_case, 1);
+    check_cases(t, SMALL "/decode.jsonl", decode_case, 1);
+    check_pieces(t);
+    check_merging(t, json);
+    check_long_word(t);
+    tokenizer_close(t);
+    check_refusals(json);
+    check_accepted(json);
+    check_spellings(json);
+    check_damage(json);
+    write_text("tokenizer.json", json, strlen(json));
+    check_cases((Tokenizer *)json, SMALL "/chat.jsonl", template_case, 1);
+    check_unusable();
+    check_places();
+    check_demo();
+    remove_file("tokenizer.json");
+    rmdir(folder);
+    free(json);
+    const char *golden = getenv("GOLDEN");
+    if (golden)
+        check_real(golden);
+    else
+        skip("the real tokenizer (GOLDEN)");
+    return report("tokenizer");
+}
