@@ -14,13 +14,12 @@
  *     Q8: weight = scale * (byte - 128), byte 1..255        Q4: weight = scale * (nibble - 8), nibble 0..15
  *
  * Sixteen rows lie side by side, four weights of each in turn, so that a vector instruction that multiplies bytes and adds them in
- * fours leaves sixteen rows' sums where they belong. For a block of 16 rows:
+ * fours leaves sixteen rows' sums where they belong. Such a block of rows holds its groups by twos:
  *
- *     Q8: byte [group][k / 4][row][k % 4], k = 0..31 within the group
- *     Q4: byte [group][k / 4][row][k % 4], k = 0..15: weight k in the low nibble, weight k + 16 in the high one
- *     then scales [group][row], then padding to a multiple of 64 bytes
+ *     scales [2][row], then quants [2]:   Q8: byte [k / 4][row][k % 4], k = 0..31
+ *                                         Q4: byte [k / 4][row][k % 4], k = 0..15: weight k below, weight k + 16 above
  *
- * Rows missing in the last block are zeros.
+ * Rows missing in the last block are zeros, and so is a group missing in the last two.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -57,14 +56,14 @@ __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char 
 
 /* ---- numbers of 16 bits --------------------------------------------------------------------------------------------- */
 
-static float from_bits(uint32_t bits)
+INLINE float from_bits(uint32_t bits)
 {
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;
 }
 
-static uint32_t to_bits(float f)
+INLINE uint32_t to_bits(float f)
 {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
@@ -86,7 +85,7 @@ static void convert_bf16_scalar(float *out, const void *in, size_t n)
 }
 
 /* FP16: sign, 5 bits of exponent (bias 15), 10 of mantissa. A NaN keeps its payload and becomes quiet. */
-static float f16_to_f32(uint16_t h)
+INLINE float f16_to_f32(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 0x3ff;
     if (exponent == 31)
@@ -147,14 +146,12 @@ static int quant(WeightType type, const unsigned char *group, size_t row, size_t
 
 static float quant_dot(WeightType type, const unsigned char *block, size_t row, size_t groups, const int8_t *q, const float *scale)
 {
-    size_t group_bytes = quants_bytes(type, 1);
-    const unsigned char *scales = block + groups * group_bytes;
     float total = 0;
     for (size_t g = 0; g < groups; g++) {
         int32_t sum = 0;
         for (size_t k = 0; k < GROUP; k++)
-            sum += quant(type, block + g * group_bytes, row, k) * q[g * GROUP + k];
-        total = fmaf((float)sum, f16_to_f32(load_u16(scales, g * SIDE_BY_SIDE + row)) * scale[g], total);
+            sum += quant(type, block + quants_at(type, g), row, k) * q[g * GROUP + k];
+        total = fmaf((float)sum, f16_to_f32(load_u16(block + scales_at(type, g), row)) * scale[g], total);
     }
     return total;
 }
@@ -165,7 +162,7 @@ INLINE void quant_dots(const QuantDots *d, WeightType type)
         for (size_t t = 0; t < d->n; t++)
             d->out[t * d->out_stride + r] =
                 quant_dot(type, d->w + r / SIDE_BY_SIDE * block_bytes(type, d->groups), r % SIDE_BY_SIDE, d->groups,
-                          (const int8_t *)d->q + t * d->groups * GROUP, d->scale + t * d->groups);
+                          d->q + t * d->groups * GROUP, d->scale + t * d->groups);
 }
 
 static void q8_scalar(const QuantDots *d)
@@ -180,79 +177,136 @@ static void q4_scalar(const QuantDots *d)
 
 /* ---- rounding to integers ------------------------------------------------------------------------------------------------ */
 
-/* The nearest whole number, ties to even, for |v| < 2^22. */
-INLINE float round_even(float v)
+/* v within low..high, rounded to the nearest whole number, ties to even; a NaN becomes high. The addition leaves no bits for fractions. */
+#define MAGIC 0x1.8p23f
+
+INLINE float round_within(float v, float low, float high)
 {
-    const float magic = 0x1.8p23f;
-    return v + magic - magic;
+    v = v < high ? v : high;
+    v = v > low ? v : low;
+    return v + MAGIC - MAGIC;
 }
 
-/* v within +-limit; a NaN becomes limit. */
-INLINE float clamp(float v, float limit)
-{
-    v = v < limit ? v : limit;
-    return v > -limit ? v : -limit;
-}
-
-/* Largest magnitude of a group; NaN and infinity are larger than all else. */
-INLINE float largest(const float *x)
+/* Largest magnitude of n numbers; infinity and NaN are larger than all else. */
+static float largest(const float *x, size_t n)
 {
     uint32_t m = 0;
-    for (size_t k = 0; k < GROUP; k++) {
-        uint32_t a = to_bits(x[k]) & 0x7fffffff;
-        m = a > m ? a : m;
-    }
+    for (size_t k = 0; k < n; k++)
+        m = (to_bits(x[k]) & 0x7fffffff) > m ? to_bits(x[k]) & 0x7fffffff : m;
     return from_bits(m);
 }
 
-/* One group of an input: q = round(x * 127 / max|x|), scale = max|x| / 127. Groups too small for a scale become zeros; a NaN or
- * an infinity makes the scale one. */
-INLINE float quantize_input(int8_t *q, int32_t *sum, const float *x)
+/* An input, group by group: q = round(x * 127 / max|x|), scale = max|x| / 127, and minus the sum of q. Groups too small for a scale
+ * become zeros; a NaN or an infinity makes the scale one. */
+static void inputs_scalar(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups)
 {
-    float m = largest(x), inverse = m > 1e-30f ? 127 / m : 0;
-    int32_t s = 0;
-    for (size_t k = 0; k < GROUP; k++) {
-        int32_t v = (int32_t)clamp(round_even(x[k] * inverse), 127);
-        q[k] = (int8_t)v;
-        s += v;
-    }
-    *sum = s;
-    return m > 1e-30f || m != m ? m / 127 : 0;
-}
-
-/* One group of Q8: the scale is max|w| / 127 rounded to FP16, and weights are counted in the rounded scale. */
-INLINE uint16_t quantize_q8(unsigned char *q, const float *w)
-{
-    uint16_t half = f32_to_f16(largest(w) / 127);
-    float scale = f16_to_f32(half), inverse = scale > 0 ? 1 / scale : 0;
-    for (size_t k = 0; k < GROUP; k++)
-        q[k] = (unsigned char)(int32_t)(clamp(round_even(clamp(w[k] * inverse, 1000)), 127) + 128);
-    return half;
-}
-
-/* Sixteen groups of Q4, one of each of the rows side by side: w[k][row]; the largest weight becomes -8. */
-INLINE void quantize_q4(unsigned char q[GROUP][SIDE_BY_SIDE], uint16_t half[SIDE_BY_SIDE], const float w[GROUP][SIDE_BY_SIDE])
-{
-    float most[SIDE_BY_SIDE] = {0}, inverse[SIDE_BY_SIDE];
-    for (size_t k = 0; k < GROUP; k++)
-        for (size_t r = 0; r < SIDE_BY_SIDE; r++)
-            most[r] = fabsf(w[k][r]) > fabsf(most[r]) ? w[k][r] : most[r];
-    for (size_t r = 0; r < SIDE_BY_SIDE; r++) {
-        half[r] = f32_to_f16(most[r] / -8);
-        float scale = f16_to_f32(half[r]);
-        inverse[r] = scale != 0 ? 1 / scale : 0;
-    }
-    for (size_t k = 0; k < GROUP; k++)
-        for (size_t r = 0; r < SIDE_BY_SIDE; r++) {
-            float v = round_even(clamp(w[k][r] * inverse[r], 1000));
-            q[k][r] = (unsigned char)(int32_t)((v < -8 ? -8 : v > 7 ? 7 : v) + 8);
+    for (size_t g = 0; g < groups; g++) {
+        float m = largest(x + g * GROUP, GROUP), inverse = m > 1e-30f ? 127 / m : 0;
+        scale[g] = m <= 1e-30f ? 0 : m / 127;
+        minus_sum[g] = 0;
+        for (size_t k = g * GROUP; k < (g + 1) * GROUP; k++) {
+            q[k] = (int8_t)round_within(x[k] * inverse, -127, 127);
+            minus_sum[g] -= q[k];
         }
+    }
+}
+
+/* Weights are rounded for several rows at once. These are vectors as compilers know them: operators work lane by lane, comparisons
+ * give all bits or none. */
+#ifdef __x86_64__
+#define ROWS_AT_ONCE 8
+#else
+#define ROWS_AT_ONCE 4
+#endif
+typedef float Lanes __attribute__((vector_size(4 * ROWS_AT_ONCE)));
+typedef int32_t LaneBits __attribute__((vector_size(4 * ROWS_AT_ONCE)));
+#define CHOOSE(condition, a, b) ((Lanes)(((condition) & (LaneBits)(a)) | (~(condition) & (LaneBits)(b))))
+
+/* round_within() without the last subtraction: the low bits of the result are the whole number's. */
+INLINE void round_lanes(Lanes *v, float low, float high)
+{
+    const Lanes zero = {0};
+    *v = CHOOSE(*v < high, *v, zero + high);
+    *v = CHOOSE(*v > low, *v, zero + low) + MAGIC;
+}
+
+/* scale and 1 / scale as they are after rounding to FP16; the inverse of 0 is 0. */
+INLINE void round_scales(uint16_t half[ROWS_AT_ONCE], Lanes *inverse, const Lanes *scale)
+{
+    for (size_t r = 0; r < ROWS_AT_ONCE; r++) {
+        half[r] = f32_to_f16((*scale)[r]);
+        (*inverse)[r] = f16_to_f32(half[r]);
+    }
+    const Lanes zero = {0};
+    *inverse = CHOOSE(*inverse == 0, zero, 1 / *inverse);
+}
+
+/* The weight of largest magnitude of each row, the first among equals; infinity and NaN are larger than all else. */
+INLINE void largest_lanes(Lanes *most, const Lanes w[GROUP])
+{
+    *most = w[0];
+    for (size_t k = 1; k < GROUP; k++)
+        *most = CHOOSE(((LaneBits)w[k] & 0x7fffffff) > ((LaneBits)*most & 0x7fffffff), w[k], *most);
+}
+
+/* Q8 of a group: the scale is max|w| / 127 rounded to FP16, and weights are counted in the rounded scale. w [k][row] */
+INLINE void quantize_q8(LaneBits out[GROUP / 4], uint16_t half[ROWS_AT_ONCE], const Lanes w[GROUP])
+{
+    Lanes scale, inverse;
+    largest_lanes(&scale, w);
+    scale = (Lanes)((LaneBits)scale & 0x7fffffff) / 127;
+    round_scales(half, &inverse, &scale);
+    for (size_t k = 0; k < GROUP; k += 4) {
+        LaneBits four = {0};
+        for (int j = 3; j >= 0; j--) {
+            Lanes v = w[k + (size_t)j] * inverse;
+            round_lanes(&v, -127, 127);
+            four = four << 8 | (((LaneBits)v + 128) & 255);
+        }
+        out[k / 4] = four;
+    }
+}
+
+/* Q4 of a group. The largest weight is tried as each of `ends`, -8 being what it plainly would be. The whole numbers q that one try
+ * gives are matched best by the scale sum(w q) / sum(q q), and that try is best which makes sum(w q)^2 / sum(q q) largest: the
+ * squares of what is left add up to sum(w w) less that. */
+INLINE void quantize_q4(LaneBits out[GROUP / 8], uint16_t half[ROWS_AT_ONCE], const Lanes w[GROUP])
+{
+    static const float ends[] = {-8.8f, -8.4f, -8, -7.6f, -7.2f, -6.8f, 7.2f, 6.8f};
+    const Lanes zero = {0};
+    Lanes most, scale, inverse, best = zero;
+    largest_lanes(&most, w);
+    scale = most / -8;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        Lanes wq = zero, qq = zero;
+        inverse = ends[i] / most;
+        for (size_t k = 0; k < GROUP; k++) {
+            Lanes v = w[k] * inverse;
+            round_lanes(&v, -8, 7);
+            v -= MAGIC;
+            wq += w[k] * v;
+            qq += v * v;
+        }
+        Lanes good = wq * wq / qq;
+        scale = CHOOSE(good > best, wq / qq, scale);
+        best = CHOOSE(good > best, good, best);
+    }
+    round_scales(half, &inverse, &scale);
+    for (size_t k = 0; k < GROUP / 2; k += 4) {
+        LaneBits four = {0};
+        for (int j = 7; j >= 0; j--) {
+            Lanes v = w[k + (size_t)j / 2 + (size_t)j % 2 * GROUP / 2] * inverse;
+            round_lanes(&v, -8, 7);
+            four = four << 4 | (((LaneBits)v + 8) & 15);
+        }
+        out[k / 4] = four;
+    }
 }
 
 /* ---- kernels in use -------------------------------------------------------------------------------------------------------- */
 
 static const Kernels kernels_scalar = {
-    .dots = {dots_scalar}, .q8 = q8_scalar, .q4 = q4_scalar, .bf16 = convert_bf16_scalar, .f16 = convert_f16_scalar, .cut = SIZE_MAX,
+    .dots = {dots_scalar}, .q8 = q8_scalar, .q4 = q4_scalar, .inputs = inputs_scalar, .bf16 = convert_bf16_scalar, .f16 = convert_f16_scalar, .cut = SIZE_MAX,
 };
 
 static const Kernels *kernels(void)
@@ -308,12 +362,12 @@ void matmul_row(float *out, const Matrix *w, size_t row)
         widen(out, w, row, 0, w->cols);
         return;
     }
-    size_t groups = w->cols / GROUP, group_bytes = quants_bytes(w->type, 1), side = row % SIDE_BY_SIDE;
+    size_t groups = w->cols / GROUP, side = row % SIDE_BY_SIDE;
     const unsigned char *block = (const unsigned char *)w->data + row / SIDE_BY_SIDE * block_bytes(w->type, groups);
     for (size_t g = 0; g < groups; g++) {
-        float scale = f16_to_f32(load_u16(block + groups * group_bytes, g * SIDE_BY_SIDE + side));
+        float scale = f16_to_f32(load_u16(block + scales_at(w->type, g), side));
         for (size_t k = 0; k < GROUP; k++)
-            out[g * GROUP + k] = (float)quant(w->type, block + g * group_bytes, side, k) * scale;
+            out[g * GROUP + k] = (float)quant(w->type, block + quants_at(w->type, g), side, k) * scale;
     }
 }
 
@@ -338,67 +392,83 @@ static void note_bad_row(Quantizing *z, size_t row)
     }
 }
 
-/* Group g of the rows side by side from row on: w [SIDE_BY_SIDE][GROUP], absent rows zero. */
-static void load_group(Quantizing *z, float w[SIDE_BY_SIDE][GROUP], size_t row, size_t g)
-{
-    for (size_t r = 0; r < SIDE_BY_SIDE; r++) {
-        if (row + r >= z->src->rows) {
-            memset(w[r], 0, sizeof w[r]);
-            continue;
-        }
-        widen(w[r], z->src, row + r, g * GROUP, GROUP);
-        if (to_bits(largest(w[r])) >= 0x7f800000)
-            note_bad_row(z, row + r);
-    }
-}
+/* Columns that a block is widened at a time, and the distance of its rows in memory: not a multiple of a page. */
+#define CHUNK 512
+#define CHUNK_STRIDE (CHUNK + 16)
 
-static void store_q8(unsigned char *out, uint16_t half[SIDE_BY_SIDE], const float w[SIDE_BY_SIDE][GROUP])
+/* The group of a chunk from column k on, turned: w [k][row]. Notes rows that hold an infinity or a NaN. */
+INLINE void turn_group(Quantizing *z, Lanes w[GROUP], const float *chunk, size_t first_row)
 {
-    unsigned char q[GROUP];
-    for (size_t r = 0; r < SIDE_BY_SIDE; r++) {
-        half[r] = quantize_q8(q, w[r]);
-        for (size_t k = 0; k < GROUP; k += 4)
-            memcpy(out + (k / 4 * SIDE_BY_SIDE + r) * 4, q + k, 4);
-    }
-}
-
-static void store_q4(unsigned char *out, uint16_t half[SIDE_BY_SIDE], const float w[SIDE_BY_SIDE][GROUP])
-{
-    float turned[GROUP][SIDE_BY_SIDE];
-    unsigned char q[GROUP][SIDE_BY_SIDE];
+    Lanes most;
     for (size_t k = 0; k < GROUP; k++)
-        for (size_t r = 0; r < SIDE_BY_SIDE; r++)
-            turned[k][r] = w[r][k];
-    quantize_q4(q, half, (const float(*)[SIDE_BY_SIDE])turned);
-    for (size_t k = 0; k < GROUP / 2; k++)
-        for (size_t r = 0; r < SIDE_BY_SIDE; r++)
-            out[(k / 4 * SIDE_BY_SIDE + r) * 4 + k % 4] = (unsigned char)(q[k][r] | q[k + GROUP / 2][r] << 4);
+        for (size_t r = 0; r < ROWS_AT_ONCE; r++)
+            w[k][r] = chunk[r * CHUNK_STRIDE + k];
+    largest_lanes(&most, w);
+    for (size_t r = 0; r < ROWS_AT_ONCE; r++)
+        if ((to_bits(most[r]) & 0x7fffffff) >= 0x7f800000)
+            note_bad_row(z, first_row + r);
 }
 
-static void quantize_blocks(void *context, size_t begin, size_t end, int thread)
+INLINE void quantize_blocks(Quantizing *z, size_t begin, size_t end)
 {
-    Quantizing *z = context;
     WeightType type = z->dst->type;
-    size_t groups = z->dst->cols / GROUP, bytes = block_bytes(type, groups);
-    float w[SIDE_BY_SIDE][GROUP];
-    uint16_t half[SIDE_BY_SIDE];
-    (void)thread;
+    size_t cols = z->dst->cols, groups = cols / GROUP;
+    float chunk[SIDE_BY_SIDE * CHUNK_STRIDE] = {0};
+    Lanes w[GROUP];
+    LaneBits out[GROUP / 4] = {{0}};
+    uint16_t half[ROWS_AT_ONCE];
     for (size_t b = begin; b < end; b++) {
-        unsigned char *block = z->storage + b * bytes, *scales = block + quants_bytes(type, groups);
-        memset(block + bytes - 64, 0, 64);
-        for (size_t g = 0; g < groups; g++) {
-            load_group(z, w, b * SIDE_BY_SIDE, g);
-            unsigned char *out = block + quants_bytes(type, g);
-            (type == WEIGHT_Q8 ? store_q8 : store_q4)(out, half, (const float(*)[GROUP])w);
-            memcpy(scales + g * sizeof half, half, sizeof half);
+        size_t first = b * SIDE_BY_SIDE, rows = z->src->rows - first < SIDE_BY_SIDE ? z->src->rows - first : SIDE_BY_SIDE;
+        unsigned char *block = z->storage + b * block_bytes(type, groups);
+        for (size_t r = rows; r < SIDE_BY_SIDE; r++)
+            memset(chunk + r * CHUNK_STRIDE, 0, CHUNK * sizeof *chunk);
+        for (size_t g = 0; g < groups + groups % 2; g++) {
+            size_t k = g * GROUP % CHUNK, left = cols - (g < groups ? g * GROUP : cols);
+            for (size_t r = 0; r < rows && k == 0; r++)
+                widen(chunk + r * CHUNK_STRIDE, z->src, first + r, g * GROUP, left < CHUNK ? left : CHUNK);
+            if (g == groups)
+                memset(chunk, 0, sizeof chunk);
+            for (size_t r = 0; r < SIDE_BY_SIDE; r += ROWS_AT_ONCE) {
+                turn_group(z, w, chunk + r * CHUNK_STRIDE + k, first + r);
+                if (type == WEIGHT_Q8)
+                    quantize_q8(out, half, w);
+                else
+                    quantize_q4(out, half, w);
+                for (size_t v = 0; v < quants_bytes(type) / 64; v++)
+                    memcpy(block + quants_at(type, g) + 64 * v + 4 * r, &out[v], sizeof *out);
+                memcpy(block + scales_at(type, g) + 2 * r, half, sizeof half);
+            }
         }
     }
+}
+
+/* The same code for each width of vectors. */
+#define QUANTIZE_BLOCKS(name, target)                                                           \
+    target static void name(void *context, size_t begin, size_t end, int thread)                \
+    {                                                                                           \
+        (void)thread;                                                                           \
+        quantize_blocks(context, begin, end);                                                   \
+    }
+
+QUANTIZE_BLOCKS(quantize_blocks_plain, )
+#ifdef __x86_64__
+QUANTIZE_BLOCKS(quantize_blocks_avx2, __attribute__((target("avx2"))))
+QUANTIZE_BLOCKS(quantize_blocks_avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))))
+#endif
+
+static ThreadsBody *quantize_body(void)
+{
+#ifdef __x86_64__
+    if (cpu_level() != CPU_SCALAR)
+        return cpu_level() == CPU_AVX2 ? quantize_blocks_avx2 : quantize_blocks_avx512;
+#endif
+    return quantize_blocks_plain;
 }
 
 int matmul_quantize(const Matrix *dst, void *storage, const Matrix *src, size_t *bad_row)
 {
     Quantizing z = {.dst = dst, .src = src, .storage = storage, .bad_row = SIZE_MAX};
-    threads_for((dst->rows + SIDE_BY_SIDE - 1) / SIDE_BY_SIDE, 1, quantize_blocks, &z);
+    threads_for((dst->rows + SIDE_BY_SIDE - 1) / SIDE_BY_SIDE, 4, quantize_body(), &z);
     *bad_row = atomic_load(&z.bad_row);
     return *bad_row == SIZE_MAX ? 0 : -1;
 }
@@ -428,7 +498,7 @@ static size_t thread_bytes(size_t cols)
     return panel_bytes(cols) + sizeof(float) * PANEL_ROWS * TILE_TOKENS * LANES;
 }
 
-/* n vectors rounded to integers: up to 2 bytes a number, and for each group a scale and a sum. */
+/* n vectors rounded: up to 2 bytes a number, and for each group a scale and a sum. */
 static size_t inputs_bytes(size_t n, size_t cols)
 {
     return align_up(2 * n * cols) + 2 * align_up(4 * n * (cols / GROUP));
@@ -466,9 +536,9 @@ typedef struct {
     bool few;                  /* vectors meet the weights as they are stored; there is one part */
     size_t unit, units, parts;
     size_t threads, least;  /* items of a piece, at least */
-    int8_t *q;              /* [n][cols], the inputs rounded */
+    int8_t *q;              /* [n][cols], the inputs rounded, if a matrix is quantised */
     float *scale;           /* [n][cols / GROUP] */
-    int32_t *sum;           /* [n][cols / GROUP] */
+    int32_t *minus_sum;     /* [n][cols / GROUP]: sums of groups of q, negative */
     unsigned char *scratch; /* [thread][thread_bytes(cols)] */
 } Job;
 
@@ -537,8 +607,8 @@ static void quantized(const Job *j, const Piece *b)
         size_t rows = b->end - row < most ? b->end - row : most, blocks = (rows + SIDE_BY_SIDE - 1) / SIDE_BY_SIDE;
         const unsigned char *p = (const unsigned char *)w->data + row / SIDE_BY_SIDE * block_bytes(w->type, groups);
         (w->type == WEIGHT_Q8 ? j->kernels->q8 : j->kernels->q4)(
-            &(QuantDots){.w = p, .blocks = blocks, .groups = groups, .q = j->q + b->t * j->cols * (j->kernels->wide_inputs ? 2 : 1),
-                         .scale = j->scale + b->t * groups, .sum = j->sum + b->t * groups, .n = b->n, .out = tile,
+            &(QuantDots){.w = p, .blocks = blocks, .groups = groups, .q = j->q + b->t * j->cols,
+                         .scale = j->scale + b->t * groups, .minus_sum = j->minus_sum + b->t * groups, .n = b->n, .out = tile,
                          .out_stride = blocks * SIDE_BY_SIDE});
         finish(b, tile, blocks * SIDE_BY_SIDE, row, rows);
     }
@@ -605,10 +675,9 @@ static void do_piece(void *context, size_t piece, size_t end_piece, int thread)
 static void quantize_inputs(void *context, size_t begin, size_t end, int thread)
 {
     const Job *j = context;
-    size_t groups = j->cols / GROUP;
+    size_t groups = j->cols / GROUP, first = begin * groups;
     (void)thread;
-    for (size_t i = begin * groups; i < end * groups; i++)
-        j->scale[i] = quantize_input(j->q + i * GROUP, &j->sum[i], j->x + i * GROUP);
+    j->kernels->inputs(j->q + first * GROUP, j->scale + first, j->minus_sum + first, j->x + first * GROUP, (end - begin) * groups);
 }
 
 /* What a piece of a product is worth taking for: bytes of weights. */
@@ -638,7 +707,7 @@ void matmul(const Product *products, size_t count, const float *x, size_t n, Wor
     unsigned char *inputs = j.scratch + threads * thread_bytes(cols);
     j.q = (int8_t *)inputs;
     j.scale = (float *)(void *)(inputs + align_up(2 * n * cols));
-    j.sum = (int32_t *)(void *)(inputs + align_up(2 * n * cols) + align_up(4 * n * (cols / GROUP)));
+    j.minus_sum = (int32_t *)(void *)(inputs + align_up(2 * n * cols) + align_up(4 * n * (cols / GROUP)));
     if (any_quantized && n > 1)
         threads_for(n, 8, quantize_inputs, &j);
     else if (any_quantized)

@@ -30,9 +30,9 @@ typedef struct {
 typedef struct {
     const unsigned char *w; /* [blocks], each as matmul_quantize() lays it out */
     size_t blocks, groups;
-    const void *q;      /* [n][groups * GROUP], int8_t; int16_t if the kernels are for wide inputs */
-    const float *scale; /* [n][groups] */
-    const int32_t *sum; /* [n][groups]: of the inputs of a group */
+    const int8_t *q;          /* [n][groups * GROUP] */
+    const float *scale;       /* [n][groups] */
+    const int32_t *minus_sum; /* [n][groups]: sum of a group of q, negative */
     size_t n;
     float *out;
     size_t out_stride;
@@ -41,28 +41,40 @@ typedef struct {
 typedef void DotsKernel(const Dots *d);
 typedef void QuantDotsKernel(const QuantDots *d);
 typedef void ConvertKernel(float *out, const void *in, size_t n);
+typedef void InputsKernel(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups);
 
 typedef struct {
     DotsKernel *dots[3];              /* by WeightType: F32, BF16, F16 */
     QuantDotsKernel *q8, *q4;
+    InputsKernel *inputs; /* rounds inputs for q8 and q4 */
     ConvertKernel *bf16, *f16;
     size_t unwidened; /* up to so many vectors meet the weights as they are stored; more meet a panel widened to float32 */
     size_t cut;       /* columns of a piece when there are more vectors, a multiple of LANES */
-    bool wide_inputs; /* q8 and q4 want int16_t */
 } Kernels;
 
 /* Kernels of a level, or NULL if this build has none. */
 const Kernels *kernels_x86(CpuLevel level);
 
-/* Bytes of SIDE_BY_SIDE rows of a quantised matrix; its scales (FP16, [groups][SIDE_BY_SIDE]) follow its quants. */
-static inline size_t quants_bytes(WeightType type, size_t groups)
+/* A block of SIDE_BY_SIDE rows: groups by twos, first the scales of both, then the quants of one and of the other; so all is
+ * aligned to 64 bytes and read in one stream. */
+static inline size_t quants_bytes(WeightType type)
 {
-    return groups * ((type == WEIGHT_Q4 ? GROUP / 2 : GROUP) * (size_t)SIDE_BY_SIDE);
+    return (type == WEIGHT_Q4 ? GROUP / 2 : GROUP) * (size_t)SIDE_BY_SIDE;
+}
+
+static inline size_t scales_at(WeightType type, size_t group)
+{
+    return group / 2 * (64 + 2 * quants_bytes(type)) + group % 2 * 2 * SIDE_BY_SIDE;
+}
+
+static inline size_t quants_at(WeightType type, size_t group)
+{
+    return group / 2 * (64 + 2 * quants_bytes(type)) + 64 + group % 2 * quants_bytes(type);
 }
 
 static inline size_t block_bytes(WeightType type, size_t groups)
 {
-    return (quants_bytes(type, groups) + groups * 2 * SIDE_BY_SIDE + 63) / 64 * 64;
+    return scales_at(type, groups + groups % 2);
 }
 
 #endif

@@ -20,6 +20,13 @@
 #define FEW 12
 #define AHEAD 2048
 
+static inline int32_t load_i32(const int8_t *p)
+{
+    int32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
 /* ---- AVX-512: dot products ---------------------------------------------------------------------------------------------- */
 
 /* Sixteen weights at p, widened; those not in mask are not touched and zero. */
@@ -183,6 +190,132 @@ AVX512 static void convert512_f16(float *out, const void *in, size_t n)
     convert512(WEIGHT_F16, out, in, n);
 }
 
+/* ---- AVX-512: quantised rows, sixteen side by side ---------------------------------------------------------------------------- */
+
+/* Four weights of each of sixteen rows, number v = 0..7 of a group's. */
+INLINE512 __m512i quads512(WeightType type, const unsigned char *group, size_t v)
+{
+    if (type == WEIGHT_Q8)
+        return _mm512_loadu_si512(group + 64 * v);
+    __m512i both = _mm512_loadu_si512(group + 64 * (v % 4));
+    return _mm512_and_si512(v < 4 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(15));
+}
+
+/* sum += products of bytes, w without sign and x with, added in fours. VNNI has one instruction for it (written out, since an
+ * intrinsic would make it a need of the whole function). Else w is taken by half bytes: two such products fit 16 bits. */
+INLINE512 __m512i dot_bytes512(__m512i sum, WeightType type, __m512i w, __m512i x, bool vnni)
+{
+    const __m512i low = _mm512_set1_epi8(15), one = _mm512_set1_epi16(1), sixteen = _mm512_set1_epi16(16);
+    if (vnni) {
+        __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+        return sum;
+    }
+    if (type == WEIGHT_Q4)
+        return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), one));
+    __m512i lower = _mm512_maddubs_epi16(_mm512_and_si512(w, low), x);
+    __m512i upper = _mm512_maddubs_epi16(_mm512_and_si512(_mm512_srli_epi16(w, 4), low), x);
+    return _mm512_add_epi32(sum, _mm512_add_epi32(_mm512_madd_epi16(lower, one), _mm512_madd_epi16(upper, sixteen)));
+}
+
+AVX512 static void inputs512(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups)
+{
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    const __m512 high = _mm512_set1_ps(127), low = _mm512_set1_ps(-127);
+    for (size_t g = 0; g < groups; g++) {
+        __m512 a = _mm512_loadu_ps(x + g * GROUP), b = _mm512_loadu_ps(x + g * GROUP + 16);
+        __m512i m = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
+        float most = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(m))));
+        __m512 inverse = _mm512_set1_ps(most > 1e-30f ? 127 / most : 0);
+        __m512i i = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(_mm512_mul_ps(a, inverse), high), low));
+        __m512i j = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(_mm512_mul_ps(b, inverse), high), low));
+        _mm_storeu_si128((__m128i *)(void *)(q + g * GROUP), _mm512_cvtepi32_epi8(i));
+        _mm_storeu_si128((__m128i *)(void *)(q + g * GROUP + 16), _mm512_cvtepi32_epi8(j));
+        minus_sum[g] = -_mm512_reduce_add_epi32(_mm512_add_epi32(i, j));
+        scale[g] = most <= 1e-30f ? 0 : most / 127;
+    }
+}
+
+/* n vectors from t on with `blocks` blocks of sixteen rows from b on: a register for sixteen sums. Stored weights are too large by
+ * 128 or 8: a group's sum starts with what takes that back. */
+INLINE512 void quant_tile512(const QuantDots *d, WeightType type, bool vnni, size_t blocks, size_t n, bool few, size_t b, size_t t)
+{
+    const size_t bytes = block_bytes(type, d->groups), groups = d->groups;
+    __m512 total[2][6];
+    for (size_t i = 0; i < blocks; i++)
+        for (size_t j = 0; j < n; j++)
+            total[i][j] = _mm512_setzero_ps();
+    for (size_t g = 0; g < groups; g++) {
+        const unsigned char *w = d->w + b * bytes + quants_at(type, g), *scales = d->w + b * bytes + scales_at(type, g);
+        const int8_t *q = d->q + (t * groups + g) * GROUP;
+        __m512i sum[2][6];
+        for (size_t j = 0; j < n; j++)
+            for (size_t i = 0; i < blocks; i++)
+                sum[i][j] = _mm512_slli_epi32(_mm512_set1_epi32(d->minus_sum[(t + j) * groups + g]), type == WEIGHT_Q8 ? 7 : 3);
+        for (size_t i = 0; i < quants_bytes(type) + 64 && few; i += 64)
+            _mm_prefetch(w + i + 2 * AHEAD, _MM_HINT_T0);
+#pragma GCC unroll 8
+        for (size_t v = 0; v < GROUP / 4; v++) {
+            __m512i four[2];
+            for (size_t i = 0; i < blocks; i++)
+                four[i] = quads512(type, w + i * bytes, v);
+            for (size_t j = 0; j < n; j++)
+                for (size_t i = 0; i < blocks; i++)
+                    sum[i][j] = dot_bytes512(sum[i][j], type, four[i], _mm512_set1_epi32(load_i32(q + j * groups * GROUP + 4 * v)), vnni);
+        }
+        for (size_t i = 0; i < blocks; i++) {
+            __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(scales + i * bytes)));
+            for (size_t j = 0; j < n; j++)
+                total[i][j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i][j]),
+                                              _mm512_mul_ps(scale, _mm512_set1_ps(d->scale[(t + j) * groups + g])), total[i][j]);
+        }
+    }
+    for (size_t i = 0; i < blocks; i++)
+        for (size_t j = 0; j < n; j++)
+            _mm512_storeu_ps(d->out + (t + j) * d->out_stride + (b + i) * SIDE_BY_SIDE, total[i][j]);
+}
+
+/* Few vectors: one block after the other, one stream of memory. Many: two blocks share what is loaded of the vectors. */
+INLINE512 void quant512(const QuantDots *d, WeightType type, bool vnni)
+{
+    bool few = d->n <= FEW;
+    size_t blocks_end = few ? 1 : d->blocks;
+    for (size_t base = 0; base < d->blocks; base += blocks_end)
+        for (size_t t = 0; t < d->n; t += 6)
+            for (size_t b = base; b < base + blocks_end; b++)
+                switch (d->n - t) {
+                case 1: quant_tile512(d, type, vnni, 1, 1, true, b, t); break;
+                case 2: quant_tile512(d, type, vnni, 1, 2, true, b, t); break;
+                case 3: quant_tile512(d, type, vnni, 1, 3, true, b, t); break;
+                case 4: quant_tile512(d, type, vnni, 1, 4, true, b, t); break;
+                case 5: quant_tile512(d, type, vnni, 1, 5, true, b, t); break;
+                default:
+                    if (few || b + 1 == d->blocks)
+                        quant_tile512(d, type, vnni, 1, 6, true, b, t);
+                    else
+                        quant_tile512(d, type, vnni, 2, 6, false, b++, t);
+                }
+}
+
+AVX512 static void q8_vnni(const QuantDots *d)
+{
+    quant512(d, WEIGHT_Q8, true);
+}
+
+AVX512 static void q4_vnni(const QuantDots *d)
+{
+    quant512(d, WEIGHT_Q4, true);
+}
+
+AVX512 static void q8_512(const QuantDots *d)
+{
+    quant512(d, WEIGHT_Q8, false);
+}
+
+AVX512 static void q4_512(const QuantDots *d)
+{
+    quant512(d, WEIGHT_Q4, false);
+}
+
 /* ---- AVX2: the sixteen running sums are two registers ---------------------------------------------------------------------- */
 
 /* Eight weights at p, widened. */
@@ -341,19 +474,132 @@ AVX2 static void convert256_f16(float *out, const void *in, size_t n)
     convert256(WEIGHT_F16, out, in, n);
 }
 
-/* ---- the tables ------------------------------------------------------------------------------------------------------------ */
+/* ---- AVX2: quantised rows ------------------------------------------------------------------------------------------------------ */
+
+AVX2 static void inputs256(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m256 high = _mm256_set1_ps(127), low = _mm256_set1_ps(-127);
+    for (size_t g = 0; g < groups; g++) {
+        __m256 v[4];
+        __m256i m = _mm256_setzero_si256(), i[4];
+        for (size_t p = 0; p < 4; p++) {
+            v[p] = _mm256_loadu_ps(x + g * GROUP + 8 * p);
+            m = _mm256_max_epi32(m, _mm256_and_si256(_mm256_castps_si256(v[p]), magnitude));
+        }
+        __m128i h = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+        h = _mm_max_epi32(h, _mm_shuffle_epi32(h, 0x4e));
+        float most = _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(h, _mm_shuffle_epi32(h, 0xb1))));
+        __m256 inverse = _mm256_set1_ps(most > 1e-30f ? 127 / most : 0);
+        for (size_t p = 0; p < 4; p++)
+            i[p] = _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(_mm256_mul_ps(v[p], inverse), high), low));
+        __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(i[0], i[1]), _mm256_packs_epi32(i[2], i[3]));
+        _mm256_storeu_si256((__m256i *)(void *)(q + g * GROUP), _mm256_permutevar8x32_epi32(bytes, order));
+        m = _mm256_add_epi32(_mm256_add_epi32(i[0], i[1]), _mm256_add_epi32(i[2], i[3]));
+        h = _mm_add_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+        h = _mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4e));
+        minus_sum[g] = -_mm_cvtsi128_si32(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0xb1)));
+        scale[g] = most <= 1e-30f ? 0 : most / 127;
+    }
+}
+
+/* n vectors (at most 3) from t on with block b. Half bytes times bytes, added in twos, eight times: that fits 16 bits. acc has eight
+ * rows a register; [half of the rows][lower and upper half of Q8's bytes][vector] */
+INLINE256 void quant_tile256(const QuantDots *d, WeightType type, size_t n, bool few, size_t b, size_t t)
+{
+    const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
+    const size_t groups = d->groups;
+    const unsigned char *block = d->w + b * block_bytes(type, groups);
+    __m256 total[2][3];
+    for (size_t h = 0; h < 2; h++)
+        for (size_t j = 0; j < n; j++)
+            total[h][j] = _mm256_setzero_ps();
+    for (size_t g = 0; g < groups; g++) {
+        const unsigned char *w = block + quants_at(type, g), *scales = block + scales_at(type, g);
+        const int8_t *q = d->q + (t * groups + g) * GROUP;
+        for (size_t i = 0; i < quants_bytes(type) + 64 && few; i += 64)
+            _mm_prefetch(w + i + 2 * AHEAD, _MM_HINT_T0);
+        for (size_t h = 0; h < 2; h++) {
+            __m256i lower[3], upper[3];
+            for (size_t j = 0; j < n; j++)
+                lower[j] = upper[j] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+            for (size_t v = 0; v < quants_bytes(type) / 64; v++) {
+                __m256i both = _mm256_loadu_si256((const __m256i *)(const void *)(w + 64 * v + 32 * h));
+                __m256i below = _mm256_and_si256(both, low), above = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
+                for (size_t j = 0; j < n; j++) {
+                    const int8_t *x = q + j * groups * GROUP + 4 * v;
+                    __m256i first = _mm256_set1_epi32(load_i32(x)), second = type == WEIGHT_Q8 ? first : _mm256_set1_epi32(load_i32(x + 16));
+                    lower[j] = _mm256_add_epi16(lower[j], _mm256_maddubs_epi16(below, first));
+                    upper[j] = _mm256_add_epi16(upper[j], _mm256_maddubs_epi16(above, second));
+                }
+            }
+            __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(scales + SIDE_BY_SIDE * h)));
+            for (size_t j = 0; j < n; j++) {
+                __m256i sum = _mm256_slli_epi32(_mm256_set1_epi32(d->minus_sum[(t + j) * groups + g]), type == WEIGHT_Q8 ? 7 : 3);
+                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(lower[j], one));
+                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(upper[j], type == WEIGHT_Q8 ? sixteen : one));
+                total[h][j] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum),
+                                              _mm256_mul_ps(scale, _mm256_set1_ps(d->scale[(t + j) * groups + g])), total[h][j]);
+            }
+        }
+    }
+    for (size_t j = 0; j < n; j++)
+        for (size_t h = 0; h < 2; h++)
+            _mm256_storeu_ps(d->out + (t + j) * d->out_stride + b * SIDE_BY_SIDE + 8 * h, total[h][j]);
+}
+
+INLINE256 void quant256(const QuantDots *d, WeightType type)
+{
+    size_t blocks_end = d->n <= FEW ? 1 : d->blocks;
+    for (size_t base = 0; base < d->blocks; base += blocks_end)
+        for (size_t t = 0; t < d->n; t += 3)
+            for (size_t b = base; b < base + blocks_end; b++) {
+                if (d->n - t == 1)
+                    quant_tile256(d, type, 1, true, b, t);
+                else if (d->n - t == 2)
+                    quant_tile256(d, type, 2, true, b, t);
+                else
+                    quant_tile256(d, type, 3, false, b, t);
+            }
+}
+
+AVX2 static void q8_256(const QuantDots *d)
+{
+    quant256(d, WEIGHT_Q8);
+}
+
+AVX2 static void q4_256(const QuantDots *d)
+{
+    quant256(d, WEIGHT_Q4);
+}
+
+/* ---- the tables --------------------------------------------------------------------------------------------------------------------- */
+
+static const Kernels avx512vnni = {
+    .dots = {dots512_f32, dots512_bf16, dots512_f16}, .q8 = q8_vnni, .q4 = q4_vnni, .inputs = inputs512,
+    .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = 12, .cut = 1024,
+};
 
 static const Kernels avx512 = {
-    .dots = {dots512_f32, dots512_bf16, dots512_f16}, .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = 12, .cut = 1024,
+    .dots = {dots512_f32, dots512_bf16, dots512_f16}, .q8 = q8_512, .q4 = q4_512, .inputs = inputs512,
+    .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = 12, .cut = 1024,
 };
 
 static const Kernels avx2 = {
-    .dots = {dots256_f32, dots256_bf16, dots256_f16}, .bf16 = convert256_bf16, .f16 = convert256_f16, .unwidened = 12, .cut = 1024,
+    .dots = {dots256_f32, dots256_bf16, dots256_f16}, .q8 = q8_256, .q4 = q4_256, .inputs = inputs256,
+    .bf16 = convert256_bf16, .f16 = convert256_f16, .unwidened = 12, .cut = 1024,
 };
 
 const Kernels *kernels_x86(CpuLevel level)
 {
-    return level == CPU_SCALAR ? NULL : level == CPU_AVX2 ? &avx2 : &avx512;
+    switch (level) {
+    case CPU_AVX2: return &avx2;
+    case CPU_AVX512: return &avx512;
+    case CPU_AVX512VNNI:
+    case CPU_AVX512BF16: return &avx512vnni;
+    default: return NULL;
+    }
 }
 
 #else

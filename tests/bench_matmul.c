@@ -179,6 +179,21 @@ static void bench_prefill(WeightType type, const char *name, const unsigned char
     printf("\n");
 }
 
+/* Quantising the head from BF16: ms, and what a model of 0.5 billion weights would take. */
+static void bench_quantize(WeightType type, const char *name, unsigned char *memory, size_t size)
+{
+    double t[REPEATS];
+    Matrix src = {memory, WEIGHT_BF16, 151936, 896}, dst = {memory + size / 2, type, 151936, 896};
+    for (int i = 0; i < REPEATS; i++) {
+        size_t bad;
+        t[i] = now();
+        if (matmul_quantize(&dst, memory + size / 2, &src, &bad))
+            printf("bad row %zu\n", bad);
+        t[i] = now() - t[i];
+    }
+    printf("  %-5s quantising: %.0f ms for 494 million weights\n", name, 1e3 * least(t, REPEATS) * 494 / (151936 * 896 / 1e6));
+}
+
 int main(int argc, char **argv)
 {
     char err[512];
@@ -210,6 +225,8 @@ int main(int argc, char **argv)
         for (int type = 0; type < 5; type++) {
             if (type_wish && strcmp(type_wish, names[type]))
                 continue;
+            if (type >= WEIGHT_Q8)
+                bench_quantize((WeightType)type, names[type], memory, size);
             for (size_t n = 1; n <= 8; n *= 2)
                 bench_decode((WeightType)type, names[type], memory, n, x, out, &ws);
             for (size_t n = 16; n <= most_n; n *= 2)

@@ -243,11 +243,249 @@ static void test_levels(void)
     }
 }
 
+/* ---- quantised matrices ------------------------------------------------------------------------------------------------------------ */
+
+static Matrix quantize(WeightType type, const Matrix *src)
+{
+    size_t bad, bytes = matmul_quantized_size(type, src->rows, src->cols);
+    unsigned char *storage = allocate(bytes);
+    Matrix q = {storage, type, src->rows, src->cols};
+    memset(storage, 0xaa, bytes);
+    check(matmul_quantize(&q, storage, src, &bad) == 0, "%s refused row %zu", type_names[type], bad);
+    return q;
+}
+
+static void free_matrix(Matrix *m)
+{
+    union {
+        const void *data;
+        void *memory;
+    } u = {m->data};
+    free(u.memory);
+}
+
+/* The sum of squares that rounding costs a matrix, and the same for the plain 4-bit rule: scale = the largest weight / -8. */
+static void rounding_error(const Matrix *q, const float *w, double *ours, double *plain)
+{
+    float *row = allocate(q->cols * sizeof *row);
+    *ours = *plain = 0;
+    for (size_t r = 0; r < q->rows; r++) {
+        matmul_row(row, q, r);
+        for (size_t k = 0; k < q->cols; k++) {
+            double e = (double)row[k] - (double)w[r * q->cols + k];
+            *ours += e * e;
+        }
+        for (size_t g = 0; g < q->cols; g += 32) {
+            const float *x = w + r * q->cols + g;
+            float most = 0;
+            for (size_t k = 0; k < 32; k++)
+                most = fabsf(x[k]) > fabsf(most) ? x[k] : most;
+            for (size_t k = 0; k < 32; k++) {
+                float scale = most / -8, v = scale != 0 ? floorf(x[k] / scale + 8.5f) : 8;
+                double e = (double)((v < 15 ? v : 15) - 8) * (double)scale - (double)x[k];
+                *plain += e * e;
+            }
+        }
+    }
+    free(row);
+}
+
+static float normal(void)
+{
+    double s = 0;
+    for (int i = 0; i < 12; i++)
+        s += random_u32() / 4294967296.0;
+    return (float)(s - 6);
+}
+
+/* Products and storage are the same at every level and with any number of threads. */
+static void compare_quantized(WeightType type, size_t rows, size_t cols, size_t n)
+{
+    float *w = allocate(rows * cols * sizeof *w), *x = allocate(n * cols * sizeof *x);
+    float *want = allocate(n * rows * sizeof *want), *got = allocate(n * rows * sizeof *got);
+    for (size_t i = 0; i < rows * cols; i++)
+        w[i] = random_float() * 0.01f;
+    for (size_t i = 0; i < n * cols; i++)
+        x[i] = i / 32 % 7 == 3 ? 0 : random_float();
+    Matrix src = {w, WEIGHT_F32, rows, cols};
+    Workspace ws = workspace(cols, n);
+    cpu_set_level(CPU_SCALAR);
+    Matrix m = quantize(type, &src);
+    product(want, &m, x, n, NULL, &ws);
+    for (CpuLevel level = CPU_SCALAR; level < CPU_LEVELS; level++) {
+        if (!cpu_has(level))
+            continue;
+        cpu_set_level(level);
+        Matrix again = quantize(type, &src);
+        check(!memcmp(m.data, again.data, matmul_quantized_size(type, rows, cols)), "%s: storage of %s %zux%zu", cpu_level_name(level),
+              type_names[type], rows, cols);
+        product(got, &again, x, n, NULL, &ws);
+        check(same(got, want, n * rows), "%s: %s %zux%zu, %zu vectors", cpu_level_name(level), type_names[type], rows, cols, n);
+        free_matrix(&again);
+    }
+    free_matrix(&m);
+    workspace_free(&ws);
+    free(w);
+    free(x);
+    free(want);
+    free(got);
+}
+
+/* The definition, from what matmul_row() says the weights are. */
+static void test_quantized_definition(WeightType type)
+{
+    const size_t rows = 21, cols = 160, n = 3;
+    float w[21 * 160], x[3 * 160], out[3 * 21], row[160], ones[160];
+    for (size_t i = 0; i < rows * cols; i++)
+        w[i] = normal();
+    for (size_t i = 0; i < n * cols; i++)
+        x[i] = normal();
+    Workspace ws = workspace(cols, n);
+    cpu_set_level(CPU_SCALAR);
+    Matrix src = {w, WEIGHT_F32, rows, cols}, m = quantize(type, &src);
+    matmul(&(Product){&m, NULL, out, rows, false}, 1, x, n, &ws);
+    double worst = 0;
+    for (size_t t = 0; t < n; t++)
+        for (size_t r = 0; r < rows; r++) {
+            double sum = 0;
+            matmul_row(row, &m, r);
+            for (size_t g = 0; g < cols; g += 32) {
+                double most = 0;
+                for (size_t k = g; k < g + 32; k++)
+                    most = fabs((double)x[t * cols + k]) > most ? fabs((double)x[t * cols + k]) : most;
+                for (size_t k = g; k < g + 32; k++)
+                    sum += (double)row[k] * rint((double)x[t * cols + k] * 127 / most) * most / 127;
+            }
+            worst = fabs(sum - (double)out[t * rows + r]) > worst ? fabs(sum - (double)out[t * rows + r]) : worst;
+        }
+    check(worst < 2e-5, "%s: products are %g from their definition", type_names[type], worst);
+
+    /* inputs that are integers already: the sum is exact in floats, too */
+    for (size_t k = 0; k < cols; k++)
+        ones[k] = k % 32 == 31 ? 127 : 1;
+    matmul(&(Product){&m, NULL, out, rows, false}, 1, ones, 1, &ws);
+    bool near = true;
+    for (size_t r = 0; r < rows; r++) {
+        double sum = 0;
+        matmul_row(row, &m, r);
+        for (size_t k = 0; k < cols; k++)
+            sum += (double)row[k] * (double)ones[k];
+        near = near && fabs(sum - (double)out[r]) < 1e-4;
+    }
+    check(near, "%s: products of whole numbers", type_names[type]);
+
+    /* NaN and infinity come through; very small inputs count as nothing */
+    float odd[4] = {NAN, INFINITY, -INFINITY, 1e-38f};
+    for (size_t i = 0; i < 4; i++) {
+        float saved = x[40];
+        x[40] = odd[i];
+        for (size_t k = 32; k < 64 && i == 3; k++)
+            x[k] = odd[i];
+        for (CpuLevel level = CPU_SCALAR; level < CPU_LEVELS; level++) {
+            if (!cpu_has(level))
+                continue;
+            cpu_set_level(level);
+            matmul(&(Product){&m, NULL, out, rows, false}, 1, x, 1, &ws);
+            check(i == 3 ? isfinite(out[0]) : !isfinite(out[0]), "%s, %s: input %g gives %g", type_names[type], cpu_level_name(level),
+                  (double)odd[i], (double)out[0]);
+        }
+        x[40] = saved;
+    }
+    free_matrix(&m);
+    workspace_free(&ws);
+}
+
+static void test_quantized_accuracy(void)
+{
+    const size_t rows = 64, cols = 896;
+    float *w = allocate(rows * cols * sizeof *w);
+    double ours, plain, q8, unused, scale = 0;
+    for (size_t i = 0; i < rows * cols; i++) {
+        w[i] = normal() * 0.02f;
+        scale += (double)w[i] * (double)w[i];
+    }
+    Matrix src = {w, WEIGHT_F32, rows, cols}, m = quantize(WEIGHT_Q4, &src), m8 = quantize(WEIGHT_Q8, &src);
+    rounding_error(&m, w, &ours, &plain);
+    rounding_error(&m8, w, &q8, &unused);
+    check(ours <= plain, "q4: relative error %g, the plain rule's %g", sqrt(ours / scale), sqrt(plain / scale));
+    check(sqrt(q8 / scale) < 0.006, "q8: relative error %g", sqrt(q8 / scale));
+    free_matrix(&m);
+    free_matrix(&m8);
+    for (size_t g = 0; g < 40; g++) { /* every group, of every kind */
+        float group[32];
+        for (size_t k = 0; k < 32; k++)
+            group[k] = g < 20 ? random_float() : (float)(random_u32() % 16) - (g % 2 ? 8.0f : 7.0f);
+        Matrix one = {group, WEIGHT_F32, 1, 32}, q = quantize(WEIGHT_Q4, &one);
+        rounding_error(&q, group, &ours, &plain);
+        check(ours <= plain * 1.0001 + 1e-12, "q4, group %zu: error %g, the plain rule's %g", g, ours, plain);
+        free_matrix(&q);
+    }
+    free(w);
+}
+
+static void test_quantized_extremes(WeightType type)
+{
+    float w[2 * 64], row[64];
+    const float largest = from_bits(0x7f7fffff), tiny[] = {0, -0.0f, 1e-42f, -1e-42f, 1e-30f};
+    Matrix src = {w, WEIGHT_F32, 2, 64};
+    for (size_t i = 0; i < sizeof tiny / sizeof *tiny; i++) {
+        for (size_t k = 0; k < 128; k++)
+            w[k] = tiny[i];
+        Matrix m = quantize(type, &src);
+        matmul_row(row, &m, 1);
+        check(row[0] == 0 && row[63] == 0, "%s: %g became %g", type_names[type], (double)tiny[i], (double)row[0]);
+        free_matrix(&m);
+    }
+    for (size_t k = 0; k < 128; k++)
+        w[k] = k % 3 == 0 ? largest : k % 3 == 1 ? -largest : 1;
+    Matrix m = quantize(type, &src);
+    bool finite = true;
+    for (size_t r = 0; r < 2; r++) {
+        matmul_row(row, &m, r);
+        for (size_t k = 0; k < 64; k++)
+            finite = finite && isfinite(row[k]);
+    }
+    check(finite, "%s: the largest floats are not finite any more", type_names[type]);
+    free_matrix(&m);
+    static const uint32_t refused[] = {0x7f800000, 0xff800000, 0x7fc00000, 0xff800001};
+    for (size_t i = 0; i < 4; i++)
+        for (CpuLevel level = CPU_SCALAR; level < CPU_LEVELS; level++) {
+            if (!cpu_has(level))
+                continue;
+            cpu_set_level(level);
+            size_t bad = 0;
+            w[64 + i * 20] = from_bits(refused[i]);
+            unsigned char *storage = allocate(matmul_quantized_size(type, 2, 64));
+            Matrix q = {storage, type, 2, 64};
+            check(matmul_quantize(&q, storage, &src, &bad) == -1 && bad == 1, "%s, %s: %08x: bad row %zu", type_names[type],
+                  cpu_level_name(level), (unsigned)refused[i], bad);
+            w[64 + i * 20] = 1;
+            free(storage);
+        }
+}
+
+static void test_quantized(void)
+{
+    for (WeightType type = WEIGHT_Q8; type <= WEIGHT_Q4; type++) {
+        test_quantized_definition(type);
+        test_quantized_extremes(type);
+        for (size_t n = 1; n <= 17; n++)
+            compare_quantized(type, 1 + 5 * n % 50, 32 * (1 + n % 6), n);
+        for (int count = 1; count <= 3; count++) {
+            threads(count);
+            compare_quantized(type, 300, 896, 1);
+            compare_quantized(type, 90, 160, 101);
+        }
+    }
+    test_quantized_accuracy();
+}
+
 int main(void)
 {
     threads(2);
     test_definition();
     test_levels();
+    test_quantized();
     threads_stop();
     return report("matmul");
 }
