@@ -25,6 +25,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#else
+#pragma GCC optimize("fp-contract=off")
+#endif
+
 __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char *fmt, ...)
 {
     va_list args;

@@ -19,6 +19,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#else
+#pragma GCC optimize("fp-contract=off")
+#endif
+
 #define BLOCK 4096         /* elements that are decoded at a time: they stay in the nearest cache */
 #define PIECE (16 * BLOCK) /* elements that a thread takes; sums are kept for each piece and added in order */
 

@@ -15,6 +15,12 @@
 #include "../shards.h"
 #include "../threads.h"
 
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#else
+#pragma GCC optimize("fp-contract=off")
+#endif
+
 #define EXIT_TROUBLE 2
 #define BLOCK        2048              /* elements that are decoded at a time */
 #define PIECE        (32 * BLOCK)      /* that a thread takes; sums are kept for each and added in order */
