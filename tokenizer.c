@@ -507,7 +507,7 @@ static int make_room(Tokenizer *t, const JsonValue *vocab, const JsonValue *adde
     for (const JsonValue *v = vocab->child; v; v = v->next)
         total += v->key_length;
     for (const JsonValue *v = added ? added->child : NULL; v; v = v->next)
-        total += json_get(v, "content") ? json_get(v, "content")->length : 0;
+        total += json_get(v, "content") ? 3 * json_get(v, "content")->length : 0; /* NFC may need that much */
     size_t tokens = vocab->length + (added ? added->length : 0);
     t->size = t->vocab_size = vocab->length;
     t->bytes = big_alloc(total);
@@ -733,7 +733,7 @@ static int read_added_token(Tokenizer *t, const JsonValue *token, const char *pa
         return fail_memory(err);
     }
     if (known < 0)
-        add_piece(t, t->size++, text->text, text->length);
+        add_piece(t, t->size++, copy, length);
     t->pieces[id].special = special;
     return 0;
 }
