@@ -1813,7 +1813,7 @@ static int try_chat(Tokenizer *t, char err[512])
     bool known = !failed && is_word(all.bytes, all.length, whole) && is_word(one.bytes + head, one.length - head, tail);
     if (known && head) {
         known = head >= begin + end && memcmp(one.bytes, SYSTEM_BEGIN, begin) == 0 &&
-                memcmp(one.bytes + head - end, TURN_END, end) == 0;
+                memcmp(one.bytes + head - end, TURN_END, end) == 0 && !memchr(one.bytes, 0, head);
         t->default_system = known ? strndup(one.bytes + begin, head - begin - end) : NULL;
         failed = known && !t->default_system ? fail_memory(err) : failed;
     }
@@ -1832,6 +1832,8 @@ static int read_template(Tokenizer *t, const char *folder, char err[512])
     Text config_text = {0};
     JsonValue *config = NULL;
     int result = file && config_path ? read_file(file, &t->chat_template, err) : fail_memory(err);
+    if (result == 0 && !is_valid_utf8(t->chat_template.bytes, t->chat_template.length))
+        result = fail(err, "%s: is not UTF-8", file);
     if (result > 0) {
         result = read_json(config_path, &config_text, &config, err);
         const JsonValue *found = json_get(config, "chat_template");

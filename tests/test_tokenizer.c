@@ -707,6 +707,7 @@ static const struct {
     {"{% if (((((((((((((((((((((((((((((((((((((((((((((((((((tools", "(((("},
     {"{{ messages[9].role }}", "not there"},
     {"{{ messages }}", "messages"},
+    {"\xff" LOOP PROMPT, "is not UTF-8"},
     {"{%", "ends within a tag"},
     {"{{", "ends within a tag"},
     {"{#", "ends within a tag"},
