@@ -28,7 +28,6 @@
 #include <unistd.h>
 
 #ifdef __linux__
-#include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #endif
@@ -503,6 +502,9 @@ uint64_t cpu_memory_available(void)
 /* ---- sleeping until a word changes ------------------------------------------------------------------------------------- */
 
 #if defined(__linux__) && !defined(THREADS_PORTABLE)
+
+/* of <linux/futex.h>, which a C library other than glibc need not bring */
+enum { FUTEX_WAIT_PRIVATE = 128, FUTEX_WAKE_PRIVATE = 129 };
 
 static void sleep_while(atomic_uint *word, unsigned value)
 {
