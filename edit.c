@@ -16,6 +16,7 @@
 #include "edit.h"
 #include "disk.h"
 #include "journal.h"
+#include "shards.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -121,16 +122,6 @@ static int add_file(Edit *e, const SafetensorsFile *st, char err[512])
         return found < 0 ? -1 : 0;
     e->step = h.step >= e->step ? h.step + 1 : e->step;
     return h.state == JOURNAL_CHANGING ? interrupted_edit(f->path, err) : 0;
-}
-
-static const SafetensorsFile *file_of(const Checkpoint *c, size_t i)
-{
-    return c->st.n_shards ? &c->st.shards[i] : &c->st;
-}
-
-static size_t count_files(const Checkpoint *c)
-{
-    return c->st.n_shards ? c->st.n_shards : 1;
 }
 
 int edit_begin(Edit *e, const SafetensorsTensor *const *tensors, size_t n, bool dry, char err[512])
@@ -441,12 +432,12 @@ static int undo_files(EditFile *files, size_t n, char err[512])
 
 int edit_undo(const Checkpoint *c, size_t *undone, char err[512])
 {
-    size_t n = 0, all = count_files(c);
+    size_t n = 0, all = model_file_count(c);
     EditFile *files = calloc(all, sizeof *files);
     int status = files ? 0 : fail(err, "%s: not enough memory for %zu files", c->argument, all);
     *undone = 0;
     for (size_t i = 0; status == 0 && i < all; i++) {
-        int found = find_journal(&files[n], file_of(c, i), err);
+        int found = find_journal(&files[n], model_file(c, i), err);
         if (found == 1)
             close_file(&files[n]);
         else

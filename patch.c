@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,86 +31,17 @@ static const char *printable(const SafetensorsTensor *t, char out[SAFETENSORS_PR
 
 /* ---- digests ----------------------------------------------------------------------------------------------------- */
 
-/* Ranges [ranges + 16 i] of a tensor and their new bytes, as a patch has them. */
-typedef struct {
-    const SafetensorsTensor *tensor;
-    const unsigned char *ranges, *bytes;
-    uint64_t n, length; /* of ranges, of bytes */
-} Change;
-
-typedef struct {
-    const SafetensorsTensor *tensor;
-    const Change *change; /* or NULL: the tensor as it is */
-    unsigned char *digest;
-} Task;
-
-typedef struct {
-    Task *tasks;
-    DiskProgress *progress;
-    void *progress_context;
-    _Atomic uint64_t bytes; /* not yet told */
-    _Atomic bool stopped;
-} Work;
-
-static void hash_bytes(Work *w, Sha256 *s, const unsigned char *bytes, uint64_t n, int thread)
-{
-    for (uint64_t done = 0, m; done < n && !w->stopped; done += m) {
-        m = n - done < PIECE ? n - done : PIECE;
-        sha256_update(s, bytes + done, (size_t)m);
-        w->bytes += m;
-        if (w->progress && thread == 0 && w->progress(w->progress_context, atomic_exchange(&w->bytes, 0)) != 0)
-            w->stopped = true;
-    }
-}
-
-static void do_tasks(void *context, size_t begin, size_t end, int thread)
-{
-    Work *w = context;
-    for (size_t i = begin; i < end; i++) {
-        const Task *task = &w->tasks[i];
-        const Change *c = task->change;
-        const unsigned char *data = safetensors_data(task->tensor), *bytes = c ? c->bytes : NULL;
-        uint64_t at = 0;
-        Sha256 s;
-        sha256_init(&s);
-        for (uint64_t r = 0; c && r < c->n; r++) {
-            uint64_t offset = read_u64_le(c->ranges + 16 * r), length = read_u64_le(c->ranges + 16 * r + 8);
-            hash_bytes(w, &s, data + at, offset - at, thread);
-            hash_bytes(w, &s, bytes, length, thread);
-            bytes += length;
-            at = offset + length;
-        }
-        hash_bytes(w, &s, data + at, task->tensor->length - at, thread);
-        sha256_final(&s, task->digest);
-    }
-}
-
-/* Longest first: so that no thread is left with a long one at the end. */
-static int compare_tasks(const void *a, const void *b)
-{
-    const Task *x = a, *y = b;
-    return (x->tensor->length < y->tensor->length) - (x->tensor->length > y->tensor->length);
-}
-
-static int run_tasks(Task *tasks, size_t n, DiskProgress *progress, void *context, char err[512])
-{
-    Work w = {.tasks = tasks, .progress = progress, .progress_context = context};
-    qsort(tasks, n, sizeof *tasks, compare_tasks);
-    threads_for(n, 1, do_tasks, &w);
-    return w.stopped ? fail(err, "interrupted; nothing was written") : 0;
-}
-
 int tensors_digest(const SafetensorsTensor *const *tensors, size_t n, Digest *digests, DiskProgress *progress,
                    void *context, char err[512])
 {
-    Task *tasks = calloc(n + 1, sizeof *tasks);
+    Sha256Task *tasks = calloc(n + 1, sizeof *tasks);
     if (!tasks)
         return fail(err, "not enough memory for %zu tensors", n);
     for (size_t i = 0; i < n; i++)
-        tasks[i] = (Task){.tensor = tensors[i], .digest = digests[i]};
-    int status = run_tasks(tasks, n, progress, context, err);
+        tasks[i] = (Sha256Task){safetensors_data(tensors[i]), tensors[i]->length, digests[i]};
+    int status = sha256_all(tasks, n, progress, context);
     free(tasks);
-    return status;
+    return status == 0 ? 0 : fail(err, "interrupted; nothing was written");
 }
 
 typedef struct {
@@ -381,10 +311,16 @@ int patch_write(Checkpoint *a, Checkpoint *b, const char *path, DiskProgress *pr
 
 /* ---- applying a patch -------------------------------------------------------------------------------------------- */
 
+/* Ranges [ranges + 16 i] of a tensor and their new bytes, as a patch has them. */
+typedef struct {
+    const SafetensorsTensor *tensor;
+    const unsigned char *ranges, *bytes;
+    uint64_t n, length; /* of ranges, of bytes */
+} Change;
+
 static const JsonValue *metadata_of(const Checkpoint *patch, const char *key)
 {
-    const SafetensorsFile *st = patch->st.n_shards ? &patch->st.shards[0] : &patch->st;
-    return json_get(json_get(st->header, "__metadata__"), key);
+    return json_get(json_get(model_file(patch, 0)->header, "__metadata__"), key);
 }
 
 static int check_format(const Checkpoint *patch, char err[512])
@@ -455,32 +391,68 @@ static int find_changes(const HashedModel *m, Checkpoint *patch, Change *changes
     return 0;
 }
 
+/* The digests of tensors as they will be. */
+typedef struct {
+    const Change *changes;
+    Digest **digests; /* [changes] */
+} Outcome;
+
+static void hash_changed(void *context, size_t begin, size_t end, int thread)
+{
+    const Outcome *o = context;
+    (void)thread;
+    for (size_t i = begin; i < end; i++) {
+        const Change *c = &o->changes[i];
+        const unsigned char *data = safetensors_data(c->tensor), *bytes = c->bytes;
+        uint64_t at = 0;
+        Sha256 s;
+        sha256_init(&s);
+        for (uint64_t r = 0; r < c->n; r++) {
+            uint64_t offset = read_u64_le(c->ranges + 16 * r), length = read_u64_le(c->ranges + 16 * r + 8);
+            sha256_update(&s, data + at, (size_t)(offset - at));
+            sha256_update(&s, bytes, (size_t)length);
+            bytes += length;
+            at = offset + length;
+        }
+        sha256_update(&s, data + at, (size_t)(c->tensor->length - at));
+        sha256_final(&s, *o->digests[i]);
+    }
+}
+
+/* Replaces the digests of the tensors that change, and the fingerprint. changes are in the order of the tensors. */
+static int hash_outcome(HashedModel *m, const Change *changes, size_t n, char err[512])
+{
+    Outcome o = {changes, calloc(n + 1, sizeof *o.digests)};
+    if (!o.digests)
+        return fail(err, "not enough memory for %zu tensors", n);
+    for (size_t i = 0, t = 0; i < n; i++, t++) {
+        while (m->tensors[t] != changes[i].tensor)
+            t++;
+        o.digests[i] = &m->digests[t];
+    }
+    threads_for(n, 1, hash_changed, &o);
+    free(o.digests);
+    return tensors_fingerprint(m->tensors, m->n, (const Digest *)m->digests, m->hex, err);
+}
+
 /* The model's fingerprint must be the patch's base, and with the changes its result. */
 static int check_ends(HashedModel *m, const Change *changes, size_t n, const Checkpoint *patch, DiskProgress *progress,
                       void *context, char err[512])
 {
     const JsonValue *base = metadata_of(patch, "base"), *result = metadata_of(patch, "result");
-    Task *tasks = calloc(n + 1, sizeof *tasks);
-    int status = tasks ? hash_model(m, progress, context, err) : fail(err, "%s: not enough memory", patch->argument);
-    if (status == 0 && !json_string_is(base, m->hex))
-        status = json_string_is(result, m->hex)
-                     ? fail(err, "%s has been applied already: the model is its result", patch->argument)
-                     : fail(err, "%s is for another model: its base has the fingerprint %.12s.., this one %.12s..",
-                            patch->argument, base && base->type == JSON_STRING ? base->text : "(none)", m->hex);
-    for (size_t i = 0, t = 0; i < n && status == 0; i++, t++) { /* changes are in the order of the tensors */
-        while (m->tensors[t] != changes[i].tensor)
-            t++;
-        tasks[i] = (Task){changes[i].tensor, &changes[i], m->digests[t]};
-    }
-    if (status == 0)
-        status = run_tasks(tasks, n, progress, context, err);
-    if (status == 0)
-        status = tensors_fingerprint(m->tensors, m->n, (const Digest *)m->digests, m->hex, err);
-    if (status == 0 && !json_string_is(result, m->hex))
-        status = fail(err, "%s is damaged: with its changes the model would not be the result that it names",
-                      patch->argument);
-    free(tasks);
-    return status;
+    if (hash_model(m, progress, context, err) != 0)
+        return -1;
+    if (!json_string_is(base, m->hex) && json_string_is(result, m->hex))
+        return fail(err, "%s has been applied already: the model is its result", patch->argument);
+    if (!json_string_is(base, m->hex))
+        return fail(err, "%s is for another model: its base has the fingerprint %.12s.., this one %.12s..",
+                    patch->argument, base && base->type == JSON_STRING ? base->text : "(none)", m->hex);
+    if (hash_outcome(m, changes, n, err) != 0)
+        return -1;
+    if (!json_string_is(result, m->hex))
+        return fail(err, "%s is damaged: with its changes the model would not be the result that it names",
+                    patch->argument);
+    return 0;
 }
 
 static int note_change(Edit *e, const Change *c, char err[512])

@@ -15,6 +15,8 @@
 #include "sha256.h"
 #include "threads.h"
 
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const uint32_t k[64] = {
@@ -226,4 +228,47 @@ int sha256_parse(const char *hex, unsigned char digest[32])
         digest[i / 2] = (unsigned char)(digest[i / 2] << 4 | value);
     }
     return 0;
+}
+
+/* ---- many at a time ---------------------------------------------------------------------------------------------- */
+
+#define PIECE ((uint64_t)1 << 20) /* bytes between two words of progress */
+
+typedef struct {
+    const Sha256Task *tasks;
+    int (*progress)(void *context, uint64_t bytes);
+    void *context;
+    _Atomic uint64_t bytes; /* not yet told */
+    _Atomic bool stopped;
+} Work;
+
+static void do_tasks(void *context, size_t begin, size_t end, int thread)
+{
+    Work *w = context;
+    for (const Sha256Task *t = w->tasks + begin; t < w->tasks + end; t++) {
+        Sha256 s;
+        sha256_init(&s);
+        for (uint64_t done = 0, n; done < t->length && !w->stopped; done += n) {
+            n = t->length - done < PIECE ? t->length - done : PIECE;
+            sha256_update(&s, t->bytes + done, (size_t)n);
+            w->bytes += n;
+            if (w->progress && thread == 0 && w->progress(w->context, atomic_exchange(&w->bytes, 0)) != 0)
+                w->stopped = true;
+        }
+        sha256_final(&s, t->digest);
+    }
+}
+
+static int compare_tasks(const void *a, const void *b)
+{
+    const Sha256Task *x = a, *y = b;
+    return (x->length < y->length) - (x->length > y->length);
+}
+
+int sha256_all(Sha256Task *tasks, size_t n, int (*progress)(void *context, uint64_t bytes), void *context)
+{
+    Work w = {.tasks = tasks, .progress = progress, .context = context};
+    qsort(tasks, n, sizeof *tasks, compare_tasks); /* the longest first: no thread is left with one at the end */
+    threads_for(n, 1, do_tasks, &w);
+    return w.stopped ? -1 : 0;
 }

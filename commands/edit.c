@@ -12,6 +12,7 @@
 
 #include "../number.h"
 #include "../patch.h"
+#include "../shards.h"
 #include "../threads.h"
 #include "slice.h"
 
@@ -274,8 +275,8 @@ static void commit(Edit *e, int status, bool dry, char err[512])
 /* A blob of the hub's cache is the file of every snapshot that links to it. */
 static void warn_of_cache(const Checkpoint *c)
 {
-    for (size_t i = 0; i < (c->st.n_shards ? c->st.n_shards : 1); i++) {
-        char *real = realpath((c->st.n_shards ? &c->st.shards[i] : &c->st)->path, NULL);
+    for (size_t i = 0; i < model_file_count(c); i++) {
+        char *real = realpath(model_file(c, i)->path, NULL);
         if (real && strstr(real, "/blobs/"))
             notice("%s belongs to the Hugging Face cache: all that link to it will change", real);
         free(real);

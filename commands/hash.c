@@ -14,12 +14,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "../patch.h"
+#include "../shards.h"
 #include "../threads.h"
 #include "slice.h"
 
@@ -27,50 +27,12 @@
 
 /* ---- hashing ----------------------------------------------------------------------------------------------------- */
 
-/* A whole file or a tensor. */
-typedef struct {
-    const unsigned char *bytes;
-    uint64_t length;
-    unsigned char *digest;
-} Task;
-
-typedef struct {
-    Task *tasks;
-    Progress progress;
-    _Atomic uint64_t bytes;
-} Work;
-
-static void do_tasks(void *context, size_t begin, size_t end, int thread)
+static void run_tasks(Sha256Task *tasks, size_t n)
 {
-    Work *w = context;
-    for (size_t i = begin; i < end; i++) {
-        const Task *t = &w->tasks[i];
-        Sha256 s;
-        sha256_init(&s);
-        for (uint64_t done = 0, n; done < t->length; done += n) {
-            n = t->length - done < PIECE ? t->length - done : PIECE;
-            sha256_update(&s, t->bytes + done, (size_t)n);
-            w->bytes += n;
-            if (thread == 0)
-                tell_progress(&w->progress, atomic_exchange(&w->bytes, 0));
-        }
-        sha256_final(&s, t->digest);
-    }
-}
-
-static int compare_tasks(const void *a, const void *b)
-{
-    const Task *x = a, *y = b;
-    return (x->length < y->length) - (x->length > y->length);
-}
-
-static void run_tasks(Task *tasks, size_t n)
-{
-    Work w = {.tasks = tasks, .progress = {.what = "hashing"}};
+    Progress p = {.what = "hashing"};
     for (size_t i = 0; i < n; i++)
-        w.progress.total += tasks[i].length;
-    qsort(tasks, n, sizeof *tasks, compare_tasks); /* the longest first: no thread is left with one at the end */
-    threads_for(n, 1, do_tasks, &w);
+        p.total += tasks[i].length;
+    sha256_all(tasks, n, tell_progress, &p);
     progress_end();
 }
 
@@ -82,24 +44,18 @@ typedef struct {
     const SafetensorsTensor **entries; /* [n_tensors] */
 } Hashes;
 
-static const SafetensorsFile *file_at(const Checkpoint *c, size_t i)
-{
-    return c->st.n_shards ? &c->st.shards[i] : &c->st;
-}
-
 static Hashes hash_all(const Checkpoint *c)
 {
-    Hashes h = {
-        .checkpoint = c, .n_files = c->st.n_shards ? c->st.n_shards : 1, .n_tensors = checkpoint_tensor_count(c)};
-    Task *tasks = must(calloc(h.n_files + h.n_tensors, sizeof *tasks));
+    Hashes h = {.checkpoint = c, .n_files = model_file_count(c), .n_tensors = checkpoint_tensor_count(c)};
+    Sha256Task *tasks = must(calloc(h.n_files + h.n_tensors, sizeof *tasks));
     h.files = must(calloc(h.n_files, sizeof *h.files));
     h.tensors = must(calloc(h.n_tensors + 1, sizeof *h.tensors));
     h.entries = must(calloc(h.n_tensors + 1, sizeof *h.entries));
     for (size_t i = 0; i < h.n_files; i++)
-        tasks[i] = (Task){file_at(c, i)->mapped, file_at(c, i)->mapped_size, h.files[i]};
+        tasks[i] = (Sha256Task){model_file(c, i)->mapped, model_file(c, i)->mapped_size, h.files[i]};
     for (size_t i = 0; i < h.n_tensors; i++) {
         h.entries[i] = checkpoint_tensor(c, i);
-        tasks[h.n_files + i] = (Task){safetensors_data(h.entries[i]), h.entries[i]->length, h.tensors[i]};
+        tasks[h.n_files + i] = (Sha256Task){safetensors_data(h.entries[i]), h.entries[i]->length, h.tensors[i]};
     }
     run_tasks(tasks, h.n_files + h.n_tensors);
     free(tasks);
@@ -147,7 +103,7 @@ static void print_hashes(const Hashes *h)
     char hex[65];
     size_t i = 0;
     for (size_t f = 0; f < h->n_files; f++) {
-        const SafetensorsFile *st = file_at(h->checkpoint, f);
+        const SafetensorsFile *st = model_file(h->checkpoint, f);
         sha256_hex(h->files[f], hex);
         print_file_line(hex, st->path);
         for (; i < h->n_tensors && h->entries[i]->file == st; i++) {
@@ -168,7 +124,7 @@ static void write_hashes(const Hashes *h)
     model_fingerprint(h, hex);
     printf("{\"fingerprint\":\"%s\",\"files\":[", hex);
     for (size_t f = 0; f < h->n_files; f++) {
-        const SafetensorsFile *st = file_at(h->checkpoint, f);
+        const SafetensorsFile *st = model_file(h->checkpoint, f);
         const char *between = "";
         sha256_hex(h->files[f], hex);
         printf("%s{\"file\":", f ? "," : "");
@@ -197,7 +153,7 @@ typedef struct {
 
 typedef struct {
     Line *lines;
-    Task *tasks;
+    Sha256Task *tasks;
     SafetensorsFile *files; /* opened, for the tensors' lines after a file's */
     size_t n, n_tasks, n_files, odd;
 } List;
@@ -240,7 +196,7 @@ static void add_file(List *list, Line *line, const char *path)
     line->name = must(strdup(path));
     line->name_length = strlen(path);
     if (safetensors_open(path, st) == 0) {
-        list->tasks[list->n_tasks++] = (Task){st->mapped, st->mapped_size, line->found};
+        list->tasks[list->n_tasks++] = (Sha256Task){st->mapped, st->mapped_size, line->found};
     } else if (hash_other(path, line->found) != 0) {
         warn("%s: %s", path, strerror(errno));
         line->problem = "FAILED open or read";
@@ -260,7 +216,7 @@ static int add_tensor(List *list, Line *line, const char *json)
         memcpy(line->name, name->text, name->length);
         SafetensorsFile *st = list->n_files ? &list->files[list->n_files - 1] : NULL;
         if (st && st->mapped && safetensors_find_n(st, name->text, name->length, &t) == 0)
-            list->tasks[list->n_tasks++] = (Task){safetensors_data(&t), t.length, line->found};
+            list->tasks[list->n_tasks++] = (Sha256Task){safetensors_data(&t), t.length, line->found};
         else
             line->problem = "FAILED: no such tensor";
     }

@@ -12,6 +12,7 @@
 
 #include "../disk.h"
 #include "../number.h"
+#include "../shards.h"
 #include "../threads.h"
 
 #define BINS  20
@@ -475,8 +476,8 @@ static void write_npy(const Checkpoint *c, const Slice *s, const char *path)
 {
     OutFile out;
     char err[512];
-    for (size_t i = 0; i < (c->st.n_shards ? c->st.n_shards : 1); i++)
-        if (disk_same(path, (c->st.n_shards ? &c->st.shards[i] : &c->st)->path))
+    for (size_t i = 0; i < model_file_count(c); i++)
+        if (disk_same(path, model_file(c, i)->path))
             die(EXIT_FAILED, "--npy: %s is a file of the model itself", path);
     out_open(&out, path);
     if (slice_write_npy(s, out.f, err) != 0)
