@@ -271,6 +271,7 @@ int cmd_generate(int argc, char **argv)
 const Command commands[] = {
     {"info", "[MODEL]", "what is in a checkpoint: sizes, map, tensors, numbers", cmd_info},
     {"generate", "[PROMPT]", "continue a text", cmd_generate},
+    {"chat", "", "a conversation, in the terminal or line by line", cmd_chat},
     {"tokenize", "[TEXT]", "text to token ids and back", cmd_tokenize},
     {"logits", "[PROMPT]", "the likeliest next tokens", cmd_logits},
     {"explain", "[PROMPT]", "follow the last token through the network", cmd_explain},
