@@ -245,6 +245,10 @@ int cmd_generate(int argc, char **argv)
     if (generate(&s.model, &s.state, &sampler, s.tokenizer, prompt.items, prompt.count, &options, &g, err)) {
         if (as_text && !out.ends_line)
             putchar('\n');
+        char where[64];
+        int last = g.ids.count ? g.ids.items[g.ids.count - 1] : prompt.items[prompt.count - 1];
+        if (find_not_finite(&s, last, where))
+            die(EXIT_FAILED, "position %zu: %s; NaN or infinity come first from %s", s.state.pos - 1, err, where);
         die(EXIT_FAILED, "position %zu: %s", s.state.pos ? s.state.pos - 1 : 0, err);
     }
     end_within(0);

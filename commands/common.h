@@ -246,6 +246,9 @@ typedef struct {
 } Choosing;
 Choosing choose_sampling(const Session *s, const SamplingArguments *a, bool chat);
 Sampler open_sampler(const Session *s, const SampleOptions *o); /* never chooses ids that the tokenizer doesn't know */
+/* After logits that are not finite: runs their token again, to find the first step that makes NaN or infinity of the
+ * last position's numbers. */
+bool find_not_finite(Session *s, int token, char where[64]);
 
 /* The statistics line on stderr, not with -q. */
 void print_statistics(const Session *s, const Generated *g, size_t n_prompt, const SampleOptions *o);

@@ -4,6 +4,7 @@
 #endif
 #include "common.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -91,6 +92,38 @@ Sampler open_sampler(const Session *s, const SampleOptions *o)
     if (sampler_init(&sampler, o, vocab, known < vocab ? known : vocab, err))
         die(EXIT_FAILED, "%s", err);
     return sampler;
+}
+
+typedef struct {
+    char *where; /* [64] */
+    bool found;
+} Search;
+
+static void look_for_infinity(void *context, int layer, const char *step, const float *values, size_t n)
+{
+    Search *search = context;
+    for (size_t i = 0; i < n && !search->found; i++)
+        if (!isfinite(values[i])) {
+            search->found = true;
+            if (layer < 0)
+                snprintf(search->where, 64, "%s", step);
+            else
+                snprintf(search->where, 64, "layer %d, %s", layer, step);
+        }
+}
+
+bool find_not_finite(Session *s, int token, char where[64])
+{
+    Search search = {where, false};
+    if (!s->state.pos)
+        return false;
+    run_state_rewind(&s->state, s->state.pos - 1);
+    s->state.observe = look_for_infinity;
+    s->state.observe_context = &search;
+    const float *logits = forward(&s->model, &s->state, &token, 1);
+    s->state.observe = NULL;
+    look_for_infinity(&search, -1, "the last norm or the head", logits, s->model.config.vocab_size);
+    return search.found;
 }
 
 /* ---- reports ----------------------------------------------------------------------------------------------------- */
