@@ -39,7 +39,8 @@ int tokenizer_id(const Tokenizer *t, const char *token, size_t length);         
 bool tokenizer_is_special(const Tokenizer *t, int id);
 
 /* Appends the ids of text (valid UTF-8 or not: invalid bytes are replaced by U+FFFD as the reference's callers do).
- * added: added tokens in the text are recognised; false: everything is plain text.
+ * added: added tokens in the text are recognised, and a begin token is put first if the tokenizer has one; false: everything is
+ * plain text.
  * Not re-entrant: t keeps a cache of words. */
 int tokenizer_encode(Tokenizer *t, const char *text, size_t length, bool added, IdList *ids, char err[512]);
 
