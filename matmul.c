@@ -77,6 +77,13 @@ static uint16_t load_u16(const void *p, size_t i)
     return v;
 }
 
+static float load_f32(const void *p, size_t i)
+{
+    float v;
+    memcpy(&v, (const unsigned char *)p + 4 * i, sizeof v);
+    return v;
+}
+
 /* BF16 is the upper half of a float32. */
 static void convert_bf16_scalar(float *out, const void *in, size_t n)
 {
@@ -115,11 +122,12 @@ static void convert_f16_scalar(float *out, const void *in, size_t n)
 
 /* ---- the dot product -------------------------------------------------------------------------------------------------- */
 
-static float dot(const float *w, const float *x, size_t n)
+/* w: float32 at any address */
+static float dot(const unsigned char *w, const float *x, size_t n)
 {
     float s[LANES] = {0};
     for (size_t k = 0; k < n; k++)
-        s[k % LANES] = fmaf(w[k], x[k], s[k % LANES]);
+        s[k % LANES] = fmaf(load_f32(w, k), x[k], s[k % LANES]);
     for (size_t half = LANES / 2; half; half /= 2)
         for (size_t l = 0; l < half; l++)
             s[l] += s[l + half];
@@ -130,7 +138,7 @@ static void dots_scalar(const Dots *d)
 {
     for (size_t r = 0; r < d->rows; r++)
         for (size_t t = 0; t < d->n; t++)
-            d->out[t * d->out_stride + r] = dot((const float *)(const void *)(d->w + r * d->row_bytes), d->x + t * d->x_stride, d->cols);
+            d->out[t * d->out_stride + r] = dot(d->w + r * d->row_bytes, (const float *)d->x + t * d->x_stride, d->cols);
 }
 
 /* ---- the quantised dot product ------------------------------------------------------------------------------------------ */
@@ -536,7 +544,8 @@ typedef struct {
     bool few;                  /* vectors meet the weights as they are stored; there is one part */
     size_t unit, units, parts;
     size_t threads, least;  /* items of a piece, at least */
-    int8_t *q;              /* [n][cols], the inputs rounded, if a matrix is quantised */
+    uint16_t *narrow;       /* [n][cols], the inputs as BF16; NULL: not rounded */
+    int8_t *q;              /* [n][cols], the inputs as integers, if a matrix is quantised */
     float *scale;           /* [n][cols / GROUP] */
     int32_t *minus_sum;     /* [n][cols / GROUP]: sums of groups of q, negative */
     unsigned char *scratch; /* [thread][thread_bytes(cols)] */
@@ -561,41 +570,39 @@ static void finish(const Piece *b, const float *tile, size_t stride, size_t row,
     }
 }
 
-/* Few vectors meet the weights as they are stored, as many rows at a time as the tile has room for. */
-static void few_vectors(const Job *j, const Piece *b, unsigned char *scratch)
+/* What a kernel multiplies rows begin .. of a matrix in: a panel of numbers converted to float32, or to BF16 for pairs. */
+static void fill_panel(const Job *j, const Piece *b, bool pairs, unsigned char *panel)
+{
+    size_t n = (b->end - b->begin) * j->cols;
+    widen((float *)(void *)panel, b->p->w, b->begin, 0, n);
+    if (pairs)
+        j->kernels->narrow((uint16_t *)(void *)panel, (const float *)(void *)panel, n);
+}
+
+/* Few vectors meet the weights as they are stored, as many rows at a time as the tile has room for. Many meet rows that were converted
+ * first, unless stored as the kernel wants them; the columns are cut into pieces, so that a few vectors' worth of one stays in the
+ * first cache while the rows pass by, and running sums wait in memory meanwhile. ready: the panel is there already. */
+static void floats(const Job *j, const Piece *b, unsigned char *scratch, bool ready)
 {
     float tile[TILE_TOKENS * PANEL_ROWS];
     const Matrix *w = b->p->w;
-    size_t most = TILE_TOKENS * PANEL_ROWS / b->n / 4 * 4, row_bytes = w->cols * element_bytes(w->type);
+    bool pairs = j->narrow && (w->type == WEIGHT_BF16 || !j->few), stored = pairs ? w->type == WEIGHT_BF16 : j->few || w->type == WEIGHT_F32;
+    size_t cols = j->cols, cut = j->few ? cols : j->kernels->cut * (pairs ? 2 : 1), most = TILE_TOKENS * PANEL_ROWS / b->n / 4 * 4;
+    size_t bytes = stored ? element_bytes(w->type) : pairs ? 2 : 4;
+    DotsKernel *kernel = pairs ? j->kernels->pairs : j->kernels->dots[stored ? w->type : WEIGHT_F32];
+    if (!stored && !ready)
+        fill_panel(j, b, pairs, scratch);
     for (size_t row = b->begin; row < b->end; row += most) {
         size_t rows = b->end - row < most ? b->end - row : most, stride = (rows + 3) / 4 * 4;
-        j->kernels->dots[w->type](&(Dots){.w = (const unsigned char *)w->data + row * row_bytes, .row_bytes = row_bytes, .rows = rows,
-                                          .x = j->x + b->t * j->cols, .x_stride = j->cols, .n = b->n, .cols = j->cols,
-                                          .sums = (float *)(void *)scratch, .first = true, .last = true, .out = tile,
-                                          .out_stride = stride});
+        const unsigned char *from = stored ? (const unsigned char *)w->data + row * cols * bytes : scratch + (row - b->begin) * cols * bytes;
+        for (size_t k = 0; k < cols; k += cut) {
+            const void *x = pairs ? (const void *)(j->narrow + b->t * cols + k) : (const void *)(j->x + b->t * cols + k);
+            kernel(&(Dots){.w = from + k * bytes, .row_bytes = cols * bytes, .rows = rows, .x = x, .x_stride = cols, .n = b->n,
+                           .cols = cols - k < cut ? cols - k : cut, .sums = (float *)(void *)(scratch + panel_bytes(cols)),
+                           .first = k == 0, .last = cols - k <= cut, .out = tile, .out_stride = stride});
+        }
         finish(b, tile, stride, row, rows);
     }
-}
-
-/* Many vectors meet rows that were widened to float32 first. The columns are cut into pieces, so that a few vectors' worth of one
- * stays in the first cache while the rows pass by; running sums wait in memory meanwhile. */
-static void many_vectors(const Job *j, const Piece *b, unsigned char *scratch, bool widened)
-{
-    float tile[TILE_TOKENS * PANEL_ROWS], *panel = (float *)(void *)scratch;
-    size_t cols = j->cols, cut = j->kernels->cut, rows = b->end - b->begin;
-    Dots d = {.row_bytes = cols * sizeof(float), .rows = rows, .x_stride = cols, .n = b->n, .out = tile, .out_stride = PANEL_ROWS,
-              .sums = (float *)(void *)(scratch + panel_bytes(cols))};
-    if (!widened)
-        widen(panel, b->p->w, b->begin, 0, rows * cols);
-    for (size_t k = 0; k < cols; k += cut) {
-        d.w = scratch + k * sizeof(float);
-        d.x = j->x + b->t * cols + k;
-        d.cols = cols - k < cut ? cols - k : cut;
-        d.first = k == 0;
-        d.last = cols - k <= cut;
-        j->kernels->dots[WEIGHT_F32](&d);
-    }
-    finish(b, tile, PANEL_ROWS, b->begin, rows);
 }
 
 static void quantized(const Job *j, const Piece *b)
@@ -647,10 +654,8 @@ static void do_items(const Job *j, const Product *p, size_t begin, size_t end, s
         b.n = j->n - b.t < TILE_TOKENS ? j->n - b.t : TILE_TOKENS;
         if (is_quantized(p->w->type))
             quantized(j, &b);
-        else if (j->few)
-            few_vectors(j, &b, scratch);
         else
-            many_vectors(j, &b, scratch, part > begin % j->parts);
+            floats(j, &b, scratch, part > begin % j->parts);
     }
 }
 
@@ -680,6 +685,31 @@ static void quantize_inputs(void *context, size_t begin, size_t end, int thread)
     j->kernels->inputs(j->q + first * GROUP, j->scale + first, j->minus_sum + first, j->x + first * GROUP, (end - begin) * groups);
 }
 
+static void narrow_inputs(void *context, size_t begin, size_t end, int thread)
+{
+    const Job *j = context;
+    (void)thread;
+    j->kernels->narrow(j->narrow + begin * j->cols, j->x + begin * j->cols, (end - begin) * j->cols);
+}
+
+/* Rounds the inputs, for those products that want it. */
+static void round_inputs(Job *j, unsigned char *memory)
+{
+    bool integers = false;
+    for (size_t i = 0; i < j->count; i++)
+        integers = integers || is_quantized(j->products[i].w->type);
+    size_t numbers = align_up(2 * j->n * j->cols), groups = align_up(4 * j->n * (j->cols / GROUP));
+    j->scale = (float *)(void *)(memory + numbers);
+    j->minus_sum = (int32_t *)(void *)(memory + numbers + groups);
+    if (integers) {
+        j->q = (int8_t *)memory;
+        threads_for(j->n, 8, quantize_inputs, j);
+    } else if (j->kernels->narrow && j->n > 1 && atomic_load(&rounding_allowed)) {
+        j->narrow = (uint16_t *)(void *)memory;
+        threads_for(j->n, 8, narrow_inputs, j);
+    }
+}
+
 /* What a piece of a product is worth taking for: bytes of weights. */
 #define LEAST_BYTES 32768
 
@@ -687,7 +717,6 @@ void matmul(const Product *products, size_t count, const float *x, size_t n, Wor
 {
     size_t cols = products[0].w->cols, threads = (size_t)threads_count(), pieces = 0, rows = 0;
     Job j = {.products = products, .count = count, .kernels = kernels(), .x = x, .n = n, .cols = cols, .threads = threads, .least = 1};
-    bool any_quantized = false;
     j.parts = (n + TILE_TOKENS - 1) / TILE_TOKENS;
     j.few = n <= j.kernels->unwidened;
     j.unit = j.few ? SIDE_BY_SIDE : panel_rows(cols);
@@ -700,18 +729,10 @@ void matmul(const Product *products, size_t count, const float *x, size_t n, Wor
     for (size_t i = 0; i < count; i++) {
         assert(products[i].w->cols == cols);
         j.units += units_of(products[i].w, j.unit);
-        any_quantized = any_quantized || is_quantized(products[i].w->type);
     }
     assert(ws->size >= threads * thread_bytes(cols) + inputs_bytes(n, cols));
     j.scratch = ws->memory;
-    unsigned char *inputs = j.scratch + threads * thread_bytes(cols);
-    j.q = (int8_t *)inputs;
-    j.scale = (float *)(void *)(inputs + align_up(2 * n * cols));
-    j.minus_sum = (int32_t *)(void *)(inputs + align_up(2 * n * cols) + align_up(4 * n * (cols / GROUP)));
-    if (any_quantized && n > 1)
-        threads_for(n, 8, quantize_inputs, &j);
-    else if (any_quantized)
-        quantize_inputs(&j, 0, n, 0);
+    round_inputs(&j, j.scratch + threads * thread_bytes(cols));
     while (piece_begin(&j, pieces) < j.units * j.parts)
         pieces++;
     threads_for(pieces, 1, do_piece, &j);

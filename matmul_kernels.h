@@ -18,7 +18,7 @@ typedef struct {
     const unsigned char *w; /* [rows][cols] of the kernel's type, any address */
     size_t row_bytes;       /* from one row to the next */
     size_t rows;
-    const float *x; /* [n][x_stride] */
+    const void *x; /* [n][x_stride], float32; BF16 for the kernel of pairs */
     size_t x_stride, n, cols;
     float *sums;
     bool first, last;
@@ -44,9 +44,11 @@ typedef void ConvertKernel(float *out, const void *in, size_t n);
 typedef void InputsKernel(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups);
 
 typedef struct {
-    DotsKernel *dots[3];              /* by WeightType: F32, BF16, F16 */
+    DotsKernel *dots[3]; /* by WeightType: F32, BF16, F16 */
+    DotsKernel *pairs;   /* BF16 weights with BF16 inputs, in whatever order is fast; NULL: there is none */
+    void (*narrow)(uint16_t *out, const float *in, size_t n); /* to BF16, for pairs */
     QuantDotsKernel *q8, *q4;
-    InputsKernel *inputs; /* rounds inputs for q8 and q4 */
+    InputsKernel *inputs; /* rounds inputs to integers, for q8 and q4 */
     ConvertKernel *bf16, *f16;
     size_t unwidened; /* up to so many vectors meet the weights as they are stored; more meet a panel widened to float32 */
     size_t cut;       /* columns of a piece when there are more vectors, a multiple of LANES */

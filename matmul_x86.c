@@ -40,10 +40,13 @@ INLINE512 __m512 load512(WeightType type, const unsigned char *p, __mmask16 mask
     return _mm512_cvtph_ps(half);
 }
 
-/* Sixteen weights, number 0 or 1 of those in a whole cache line. */
+/* Not a type of weights: both weights and inputs are BF16, multiplied and added in pairs. */
+#define PAIRS ((WeightType)16)
+
+/* Sixteen weights, number 0 or 1 of those in a whole cache line; or sixteen pairs. */
 INLINE512 __m512 part512(WeightType type, __m512i line, int part)
 {
-    if (type == WEIGHT_F32)
+    if (type == WEIGHT_F32 || type == PAIRS)
         return _mm512_castsi512_ps(line);
     if (type == WEIGHT_F16)
         return _mm512_cvtph_ps(part ? _mm512_extracti64x4_epi64(line, 1) : _mm512_castsi512_si256(line));
@@ -86,12 +89,23 @@ INLINE512 void add_lanes512(float *out, size_t stride, __m512 (*acc)[6], size_t 
         _mm_storeu_ps(out + 3 * stride, _mm512_extractf32x4_ps(s, 3));
 }
 
+/* acc + v * u; of pairs, both products are added. (The instruction is written out, since an intrinsic would make it a need of the
+ * whole function.) */
+INLINE512 __m512 multiply_add512(WeightType type, __m512 v, __m512 u, __m512 acc)
+{
+    if (type == PAIRS) {
+        __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(v), "v"(u));
+        return acc;
+    }
+    return _mm512_fmadd_ps(v, u, acc);
+}
+
 /* Four rows from r on with n (at most 6) vectors from t on: a register for each of the 4 n results. */
 INLINE512 void tile512(const Dots *d, WeightType type, size_t n, bool few, size_t r, size_t t)
 {
-    size_t bytes = type == WEIGHT_F32 ? 4 : 2, step = 64 / bytes, last = d->rows - 1, k = 0;
-    size_t stride = (d->rows + 3) / 4 * 4 * LANES;
-    const float *x = d->x + t * d->x_stride;
+    const size_t bytes = type == WEIGHT_F32 ? 4 : 2, x_bytes = type == PAIRS ? 2 : 4, step = 64 / bytes, parts = 64 / bytes * x_bytes / 64;
+    size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * LANES, k = 0;
+    const unsigned char *x = (const unsigned char *)d->x + t * d->x_stride * x_bytes;
     float *sums = d->sums + t * stride + r * LANES, *out = d->out + t * d->out_stride + r;
     const unsigned char *w[4];
     __m512 acc[4][6];
@@ -105,23 +119,31 @@ INLINE512 void tile512(const Dots *d, WeightType type, size_t n, bool few, size_
         if (!end && (!few || d->cols < AHEAD / bytes))
             continue;
         for (; k + step <= stop; k += step)
-            for (size_t part = 0; part < step / LANES; part++) {
+            for (size_t part = 0; part < parts; part++) {
                 __m512 v[4];
                 for (size_t i = 0; i < 4; i++)
                     v[i] = part512(type, _mm512_loadu_si512(w[i] + k * bytes), (int)part);
                 for (size_t i = 0; i < 4 && few && part == 0; i++)
                     _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
                 for (size_t j = 0; j < n; j++) {
-                    __m512 u = _mm512_loadu_ps(x + j * d->x_stride + k + part * LANES);
+                    __m512 u = _mm512_loadu_ps(x + (j * d->x_stride + k) * x_bytes + 64 * part);
                     for (size_t i = 0; i < 4; i++)
-                        acc[i][j] = _mm512_fmadd_ps(v[i], u, acc[i][j]);
+                        acc[i][j] = multiply_add512(type, v[i], u, acc[i][j]);
                 }
             }
     }
     for (; k < d->cols; k += LANES) {
         __mmask16 mask = (__mmask16)(d->cols - k < LANES ? (1u << (d->cols - k)) - 1 : 0xffff);
         for (size_t j = 0; j < n; j++) {
-            __m512 u = _mm512_maskz_loadu_ps(mask, x + j * d->x_stride + k);
+            const unsigned char *p = x + (j * d->x_stride + k) * x_bytes;
+            if (type == PAIRS) {
+                __m512 u = _mm512_castsi512_ps(_mm512_zextsi256_si512(_mm256_maskz_loadu_epi16(mask, p)));
+                for (size_t i = 0; i < 4; i++)
+                    acc[i][j] = multiply_add512(
+                        type, _mm512_castsi512_ps(_mm512_zextsi256_si512(_mm256_maskz_loadu_epi16(mask, w[i] + k * bytes))), u, acc[i][j]);
+                continue;
+            }
+            __m512 u = _mm512_maskz_loadu_ps(mask, p);
             for (size_t i = 0; i < 4; i++)
                 acc[i][j] = _mm512_mask3_fmadd_ps(load512(type, w[i] + k * bytes, mask), u, acc[i][j], mask);
         }
@@ -167,6 +189,19 @@ AVX512 static void dots512_bf16(const Dots *d)
 AVX512 static void dots512_f16(const Dots *d)
 {
     dots512(d, WEIGHT_F16);
+}
+
+AVX512 static void dots512_pairs(const Dots *d)
+{
+    dots512(d, PAIRS);
+}
+
+__attribute__((target("avx512bf16,avx512bw,avx512vl"))) static void narrow512(uint16_t *out, const float *in, size_t n)
+{
+    for (size_t i = 0; i < n; i += LANES) {
+        __mmask16 mask = (__mmask16)(n - i < LANES ? (1u << (n - i)) - 1 : 0xffff);
+        _mm256_mask_storeu_epi16(out + i, mask, (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, in + i)));
+    }
 }
 
 INLINE512 void convert512(WeightType type, float *out, const void *in, size_t n)
@@ -389,7 +424,7 @@ INLINE256 __m128 add_lanes256(__m256 a, __m256 b, __m256 c, __m256 d)
 INLINE256 void tile256(const Dots *d, WeightType type, size_t n, bool few, size_t r, size_t t)
 {
     size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * LANES, halves = n == 1 ? 2 : 1;
-    const float *x = d->x + t * d->x_stride;
+    const float *x = (const float *)d->x + t * d->x_stride;
     float *sums = d->sums + t * stride + r * LANES;
     const unsigned char *w[4];
     __m256 done[2][4][3];
@@ -576,6 +611,11 @@ AVX2 static void q4_256(const QuantDots *d)
 
 /* ---- the tables --------------------------------------------------------------------------------------------------------------------- */
 
+static const Kernels avx512bf16 = {
+    .dots = {dots512_f32, dots512_bf16, dots512_f16}, .pairs = dots512_pairs, .narrow = narrow512, .q8 = q8_vnni, .q4 = q4_vnni,
+    .inputs = inputs512, .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = 12, .cut = 1024,
+};
+
 static const Kernels avx512vnni = {
     .dots = {dots512_f32, dots512_bf16, dots512_f16}, .q8 = q8_vnni, .q4 = q4_vnni, .inputs = inputs512,
     .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = 12, .cut = 1024,
@@ -596,8 +636,8 @@ const Kernels *kernels_x86(CpuLevel level)
     switch (level) {
     case CPU_AVX2: return &avx2;
     case CPU_AVX512: return &avx512;
-    case CPU_AVX512VNNI:
-    case CPU_AVX512BF16: return &avx512vnni;
+    case CPU_AVX512VNNI: return &avx512vnni;
+    case CPU_AVX512BF16: return &avx512bf16;
     default: return NULL;
     }
 }

@@ -480,11 +480,152 @@ static void test_quantized(void)
     test_quantized_accuracy();
 }
 
+/* ---- rounding to BF16, where it is allowed ---------------------------------------------------------------------------------------------- */
+
+static void test_rounding(void)
+{
+    const size_t rows = 70, cols = 1000, n = 50;
+    float *x = allocate(n * cols * sizeof *x), *exact = allocate(n * rows * sizeof *exact), *rounded = allocate(n * rows * sizeof *rounded);
+    unsigned char *w = allocate(rows * cols * 4 + 1);
+    Workspace ws = workspace(cols, n);
+    for (size_t i = 0; i < n * cols; i++)
+        x[i] = normal();
+    for (WeightType type = WEIGHT_F32; type <= WEIGHT_F16; type++) {
+        Matrix m = {w + 1, type, rows, cols};
+        for (size_t i = 0; i < rows * cols; i++)
+            random_weight(w + 1 + i * element_bytes(type), type);
+        for (CpuLevel level = CPU_SCALAR; level < CPU_LEVELS; level++) {
+            if (!cpu_has(level))
+                continue;
+            cpu_set_level(level);
+            for (size_t vectors = 1; vectors <= n; vectors += 7) {
+                double error = 0, size = 0;
+                matmul_allow_rounding(false);
+                product(exact, &m, x, vectors, NULL, &ws);
+                matmul_allow_rounding(true);
+                product(rounded, &m, x, vectors, NULL, &ws);
+                for (size_t i = 0; i < vectors * rows; i++) {
+                    error += pow((double)exact[i] - (double)rounded[i], 2);
+                    size += pow((double)exact[i], 2);
+                }
+                check(level == CPU_AVX512BF16 && vectors > 1 ? error < 1e-4 * size : error == 0, "%s, %s, %zu vectors: off by %g",
+                      cpu_level_name(level), type_names[type], vectors, sqrt(error / size));
+            }
+        }
+    }
+    matmul_allow_rounding(false);
+    workspace_free(&ws);
+    free(x);
+    free(w);
+    free(exact);
+    free(rounded);
+}
+
+/* ---- every number of 16 bits ------------------------------------------------------------------------------------------------------------- */
+
+/* Conversions have the scalar definition's bits; products with 1 give the number back, by the last column and by a whole register. */
+static void test_all_halves(void)
+{
+    uint16_t *halves = allocate(65536 * 17 * sizeof *halves);
+    float *want = allocate(65536 * sizeof *want), *got = allocate(65536 * sizeof *got), *out = allocate(13 * 65536 * sizeof *out), x[13 * 17];
+    Workspace ws = workspace(17, 13);
+    for (WeightType type = WEIGHT_BF16; type <= WEIGHT_F16; type++) {
+        for (uint32_t i = 0; i < 65536; i++) {
+            halves[i] = (uint16_t)i;
+            uint32_t exponent = i >> 10 & 31, mantissa = i & 1023;
+            double value = ldexp((double)(exponent ? mantissa + 1024 : mantissa), (int)(exponent ? exponent : 1) - 25);
+            want[i] = type == WEIGHT_BF16 ? from_bits(i << 16)
+                      : exponent == 31    ? from_bits((i & 0x8000) << 16 | 0x7f800000 | mantissa << 13 | (mantissa ? 0x400000 : 0))
+                                          : (float)(i & 0x8000 ? -value : value);
+        }
+        for (CpuLevel level = CPU_SCALAR; level < CPU_LEVELS; level++) {
+            if (!cpu_has(level))
+                continue;
+            cpu_set_level(level);
+            for (size_t cut = 0; cut < 40; cut++) { /* every alignment and tail */
+                memset(got, 0, 65536 * sizeof *got);
+                (type == WEIGHT_BF16 ? convert_bf16 : convert_f16)(got, halves, 65536 - cut);
+                check(!memcmp(got, want, (65536 - cut) * sizeof *got), "%s: conversion from %s", cpu_level_name(level), type_names[type]);
+            }
+            for (size_t cols = 1; cols <= 17; cols += 16)
+                for (size_t n = 1; n <= 13; n += 4) {
+                    for (size_t i = 0; i < 65536 * cols; i++)
+                        halves[i] = (uint16_t)(i / cols);
+                    for (size_t i = 0; i < n * cols; i++)
+                        x[i] = i % cols == (i / cols) % cols;
+                    Matrix m = {halves, type, 65536, cols};
+                    matmul(&(Product){&m, NULL, out, 65536, false}, 1, x, n, &ws);
+                    bool right = true;
+                    for (size_t t = 0; t < n; t++)
+                        for (size_t i = 0; i < 65536; i++) {
+                            float o = out[t * 65536 + i];
+                            right = right && (isfinite(want[i]) ? o == want[i] : cols > 1 || isnan(want[i]) ? isnan(o) : o == want[i]);
+                        }
+                    check(right, "%s: products of %s, %zu columns, %zu vectors", cpu_level_name(level), type_names[type], cols, n);
+                    for (size_t i = 0; i < 65536; i++)
+                        halves[i] = (uint16_t)i;
+                }
+        }
+    }
+    workspace_free(&ws);
+    free(halves);
+    free(want);
+    free(got);
+    free(out);
+}
+
+/* ---- several products of one input --------------------------------------------------------------------------------------------------------- */
+
+static void test_several_products(void)
+{
+    const size_t cols = 96, rows[] = {1, 40, 17, 300, 3};
+    static const WeightType types[] = {WEIGHT_BF16, WEIGHT_F32, WEIGHT_Q8, WEIGHT_F16, WEIGHT_Q4};
+    float *x = allocate(60 * cols * sizeof *x), *source = allocate(300 * cols * sizeof *source);
+    for (size_t i = 0; i < 60 * cols; i++)
+        x[i] = random_float();
+    for (size_t i = 0; i < 300 * cols; i++)
+        source[i] = random_float();
+    Workspace ws = workspace(cols, 60);
+    for (CpuLevel level = CPU_SCALAR; level < CPU_LEVELS; level++)
+        for (size_t n = 1; n <= 60; n += 59) {
+            if (!cpu_has(level))
+                continue;
+            cpu_set_level(level);
+            Matrix m[5];
+            Product p[5];
+            float *together[5], *alone[5];
+            for (size_t i = 0; i < 5; i++) {
+                m[i] = (Matrix){source, types[i], rows[i], cols};
+                if (types[i] >= WEIGHT_Q8)
+                    m[i] = quantize(types[i], &(Matrix){source, WEIGHT_F32, rows[i], cols});
+                together[i] = allocate(n * rows[i] * sizeof **together);
+                alone[i] = allocate(n * rows[i] * sizeof **alone);
+                p[i] = (Product){&m[i], i % 2 ? source : NULL, together[i], rows[i], false};
+            }
+            matmul(p, 5, x, n, &ws);
+            for (size_t i = 0; i < 5; i++) {
+                p[i].out = alone[i];
+                matmul(&p[i], 1, x, n, &ws);
+                check(same(together[i], alone[i], n * rows[i]), "%s: product %zu of 5, %zu vectors", cpu_level_name(level), i, n);
+                if (types[i] >= WEIGHT_Q8)
+                    free_matrix(&m[i]);
+                free(together[i]);
+                free(alone[i]);
+            }
+        }
+    workspace_free(&ws);
+    free(x);
+    free(source);
+}
+
 int main(void)
 {
     threads(2);
     test_definition();
     test_levels();
+    test_rounding();
+    test_all_halves();
+    test_several_products();
     test_quantized();
     threads_stop();
     return report("matmul");
