@@ -13,7 +13,7 @@
  *     m >  M:  f = exp(M - m);  L = fma(L, f, l);  A = fma(A, f, a);  M = m
  *     m <= M:  f = exp(m - M);  L = fma(l, f, L);  A = fma(a, f, A)
  *
- * out = A * (1 / L). A block is computed by itself whoever computes it, so neither threads nor the number of queries at a
+ * out = A * (1 / L). A block is computed by itself, whoever does it, so neither threads nor the number of queries at a
  * time can change a bit.
  *
  * The scalar code comes first: it is the definition. The vector code is in attention_kernels.h.
@@ -23,6 +23,12 @@
 #endif
 #include <math.h>
 #include <string.h>
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
 
 #include "matmul.h"
 #include "threads.h"
@@ -36,8 +42,29 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-/* ---- exp, log, sine and cosine ---------------------------------------------------------------------------------------------
- * Written once, compiled twice: with the CPU's fused multiply-add, and with the library's, which gives the same. */
+/* A loop of few steps, known to the compiler, which must unroll it: what it indexes shall be registers. */
+#ifdef __clang__
+#define EACH(i, n) _Pragma("clang loop unroll(full)") for (size_t i = 0; i < (n); i++)
+#else
+#define EACH(i, n) _Pragma("GCC unroll 16") for (size_t i = 0; i < (n); i++)
+#endif
+
+/* Calls with a ROWS that the compiler knows, 1..most. */
+#define ROW_CASE(n, most, call)                       \
+    case n: {                                         \
+        enum { ROWS = (n) < (most) ? (n) : (most) };  \
+        call;                                         \
+        break;                                        \
+    }
+#define BY_ROWS(r, most, call)                                                                             \
+    switch (r) {                                                                                           \
+        ROW_CASE(1, most, call) ROW_CASE(2, most, call) ROW_CASE(3, most, call) ROW_CASE(4, most, call)    \
+        ROW_CASE(5, most, call) ROW_CASE(6, most, call) ROW_CASE(7, most, call) ROW_CASE(8, most, call)    \
+    }
+
+/* ---- exp, log, sine and cosine ----------------------------------------------------------------------------------- */
+
+/* Written once, compiled twice: with the CPU's fused multiply-add, and with the library's, which gives the same. */
 
 #ifdef __x86_64__
 #define FMA_TARGET __attribute__((target("fma")))
@@ -111,9 +138,10 @@ ALWAYS_INLINE double power_of_2_f64(int64_t n)
 /* As above, with the series 1 / k! up to r^13. */
 ALWAYS_INLINE double exp_f64_body(double x)
 {
-    static const double c[] = {0x1.6124613a86d09p-33, 0x1.1eed8eff8d898p-29, 0x1.ae64567f544e4p-26, 0x1.27e4fb7789f5cp-22,
-                               0x1.71de3a556c734p-19, 0x1.a01a01a01a01ap-16, 0x1.a01a01a01a01ap-13, 0x1.6c16c16c16c17p-10,
-                               0x1.1111111111111p-7,  0x1.5555555555555p-5,  0x1.5555555555555p-3,  0.5, 1, 1};
+    static const double c[] = {
+        0x1.6124613a86d09p-33, 0x1.1eed8eff8d898p-29, 0x1.ae64567f544e4p-26, 0x1.27e4fb7789f5cp-22,
+        0x1.71de3a556c734p-19, 0x1.a01a01a01a01ap-16, 0x1.a01a01a01a01ap-13, 0x1.6c16c16c16c17p-10,
+        0x1.1111111111111p-7,  0x1.5555555555555p-5,  0x1.5555555555555p-3,  0.5, 1, 1};
     x = x < -746 ? -746 : x;
     x = x > 710 ? 710 : x;
     if (x != x)
@@ -132,9 +160,10 @@ ALWAYS_INLINE double exp_f64_body(double x)
  * log(1 + f) = 2s + 2/3 s^3 + 2/5 s^5 + ... = f - f^2 / 2 + s * (f^2 / 2 + R), R = 2/3 s^2 + 2/5 s^4 + ... */
 ALWAYS_INLINE double log_f64_body(double x)
 {
-    static const double c[] = {0x1.642c8590b2164p-4, 0x1.8618618618618p-4, 0x1.af286bca1af28p-4, 0x1.e1e1e1e1e1e1ep-4,
-                               0x1.1111111111111p-3, 0x1.3b13b13b13b14p-3, 0x1.745d1745d1746p-3, 0x1.c71c71c71c71cp-3,
-                               0x1.2492492492492p-2, 0x1.999999999999ap-2, 0x1.5555555555555p-1};
+    static const double c[] = {
+        0x1.642c8590b2164p-4, 0x1.8618618618618p-4, 0x1.af286bca1af28p-4, 0x1.e1e1e1e1e1e1ep-4, 0x1.1111111111111p-3,
+        0x1.3b13b13b13b14p-3, 0x1.745d1745d1746p-3, 0x1.c71c71c71c71cp-3, 0x1.2492492492492p-2, 0x1.999999999999ap-2,
+        0x1.5555555555555p-1};
     if (!(x > 0))
         return x == 0 ? -(double)INFINITY : (double)NAN;
     if (!(x < (double)INFINITY))
@@ -167,10 +196,12 @@ ALWAYS_INLINE double log_f64_body(double x)
 
 ALWAYS_INLINE void sin_cos_f64_body(double x, double *sine, double *cosine)
 {
-    static const double sines[] = {0x1.952c77030ad4ap-49, -0x1.ae7f3e733b81fp-41, 0x1.6124613a86d09p-33, -0x1.ae64567f544e4p-26,
-                                   0x1.71de3a556c734p-19, -0x1.a01a01a01a01ap-13, 0x1.1111111111111p-7, -0x1.5555555555555p-3};
-    static const double cosines[] = {0x1.ae7f3e733b81fp-45, -0x1.93974a8c07c9dp-37, 0x1.1eed8eff8d898p-29, -0x1.27e4fb7789f5cp-22,
-                                     0x1.a01a01a01a01ap-16, -0x1.6c16c16c16c17p-10, 0x1.5555555555555p-5, -0.5};
+    static const double sines[] = {
+        0x1.952c77030ad4ap-49, -0x1.ae7f3e733b81fp-41, 0x1.6124613a86d09p-33, -0x1.ae64567f544e4p-26,
+        0x1.71de3a556c734p-19, -0x1.a01a01a01a01ap-13, 0x1.1111111111111p-7,  -0x1.5555555555555p-3};
+    static const double cosines[] = {
+        0x1.ae7f3e733b81fp-45, -0x1.93974a8c07c9dp-37, 0x1.1eed8eff8d898p-29, -0x1.27e4fb7789f5cp-22,
+        0x1.a01a01a01a01ap-16, -0x1.6c16c16c16c17p-10, 0x1.5555555555555p-5,  -0.5};
     double rounded = fma(x, TWO_OVER_PI, ROUND_F64), n = rounded - ROUND_F64;
     double r = fma(n, -HALF_PI_HIGH, x);
     r = fma(n, -HALF_PI_LOW, r);
@@ -231,15 +262,16 @@ void sin_cos_f64(double x, double *sine, double *cosine)
         sin_cos_f64_body(x, sine, cosine);
 }
 
-/* ---- the definitions -------------------------------------------------------------------------------------------------------- */
+/* ---- the definitions --------------------------------------------------------------------------------------------- */
 
 /* Adds sixteen running sums by the tree. */
 ALWAYS_INLINE float add_sums(float s[16])
 {
-    for (size_t w = 8; w; w /= 2)
-        for (size_t l = 0; l < w; l++)
-            s[l] += s[l + w];
-    return s[0];
+    EACH(l, 8)
+        s[l] += s[l + 8];
+    EACH(l, 4)
+        s[l] += s[l + 4];
+    return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
 static void rmsnorm_scalar(float *out, const float *x, const float *weight, size_t n, float eps)
@@ -281,10 +313,10 @@ static float largest_scalar(const float *x, size_t n, bool *nan)
     return m;
 }
 
-/* score[r][j] = scale * dot(q[r], k_j) for the groups of 16 keys from..to-1 of a block.
+/* score[r][j] = scale * dot(q[r], k_j) for the groups of 16 keys from..to-1 of a block. Scores of others may be overwritten.
  * q [rows][head_dim], k [ATTENTION_BLOCK / 16][head_dim][16], score [rows][ATTENTION_BLOCK] */
-static void scores_scalar(float *score, const float *q, size_t rows, const float *k, size_t head_dim, float scale, size_t from,
-                          size_t to)
+static void scores_scalar(float *score, const float *q, size_t rows, const float *k, size_t head_dim, float scale,
+                          size_t from, size_t to)
 {
     for (size_t r = 0; r < rows; r++)
         for (size_t j = from * 16; j < to * 16; j++) {
@@ -296,8 +328,8 @@ static void scores_scalar(float *score, const float *q, size_t rows, const float
         }
 }
 
-/* score[j] = exp(score[j] - *max) for from <= j < to, and their *sum. The other scores of the groups of 16 at both ends may
- * be overwritten. */
+/* score[j] = exp(score[j] - *max) for from <= j < to, and their *sum. Other scores of the groups of 16 that hold the
+ * ends may be overwritten. */
 static void softmax_scalar(float *score, size_t from, size_t to, float *max, float *sum)
 {
     float m = -INFINITY, s[16] = {0};
@@ -311,8 +343,10 @@ static void softmax_scalar(float *score, size_t from, size_t to, float *max, flo
     *sum = add_sums(s);
 }
 
-/* a[r] += p[r][j] * v_j for from <= j < to.  a [rows][head_dim], p [rows][ATTENTION_BLOCK], v [ATTENTION_BLOCK][head_dim] */
-static void values_scalar(float *a, const float *p, size_t rows, const float *v, size_t head_dim, size_t from, size_t to)
+/* a[r] += p[r][j] * v_j for from <= j < to.
+ * a [rows][head_dim], p [rows][ATTENTION_BLOCK], v [ATTENTION_BLOCK][head_dim] */
+static void values_scalar(float *a, const float *p, size_t rows, const float *v, size_t head_dim, size_t from,
+                          size_t to)
 {
     for (size_t r = 0; r < rows; r++)
         for (size_t j = from; j < to; j++)
@@ -320,18 +354,11 @@ static void values_scalar(float *a, const float *p, size_t rows, const float *v,
                 a[r * head_dim + d] = fmaf(p[r * ATTENTION_BLOCK + j], v[j * head_dim + d], a[r * head_dim + d]);
 }
 
-/* x = fma(x, f, y), [n] */
-static void scale_and_add_scalar(float *x, float f, const float *y, size_t n)
+/* out = fma(x, f, y), [n]; out may be x or y. */
+static void add_scaled_scalar(float *out, const float *x, float f, const float *y, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        x[i] = fmaf(x[i], f, y[i]);
-}
-
-/* x = fma(y, f, x), [n] */
-static void add_scaled_scalar(float *x, float f, const float *y, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        x[i] = fmaf(y[i], f, x[i]);
+        out[i] = fmaf(x[i], f, y[i]);
 }
 
 typedef struct {
@@ -339,27 +366,67 @@ typedef struct {
     void (*swiglu)(float *gate, const float *up, size_t n);
     void (*rope)(float *x, size_t n_heads, size_t head_dim, const float *cosine, const float *sine);
     float (*largest)(const float *x, size_t n, bool *nan);
-    void (*scores)(float *score, const float *q, size_t rows, const float *k, size_t head_dim, float scale, size_t from, size_t to);
+    void (*scores)(float *score, const float *q, size_t rows, const float *k, size_t head_dim, float scale, size_t from,
+                   size_t to);
     void (*softmax)(float *score, size_t from, size_t to, float *max, float *sum);
     void (*values)(float *a, const float *p, size_t rows, const float *v, size_t head_dim, size_t from, size_t to);
-    void (*scale_and_add)(float *x, float f, const float *y, size_t n);
-    void (*add_scaled)(float *x, float f, const float *y, size_t n);
+    void (*add_scaled)(float *out, const float *x, float f, const float *y, size_t n);
 } Kernels;
 
-#define KERNELS(suffix)                                                                                         \
-    {                                                                                                           \
-        rmsnorm_##suffix, swiglu_##suffix, rope_##suffix, largest_##suffix, scores_##suffix, softmax_##suffix, \
-            values_##suffix, scale_and_add_##suffix, add_scaled_##suffix                                        \
+#define KERNELS(set)                                                                                        \
+    {                                                                                                       \
+        rmsnorm_##set, swiglu_##set, rope_##set, largest_##set, scores_##set, softmax_##set, values_##set,  \
+            add_scaled_##set                                                                                \
     }
 
 static const Kernels scalar_kernels = KERNELS(scalar);
+
+/* ---- faster, same answer ----------------------------------------------------------------------------------------- */
+
+/* The queries and the keys that a tile of scores is made of, and the memory wanted next. */
+typedef struct {
+    const float *q, *k, *ahead;
+    size_t head_dim, lines;
+} ScoreTile;
+
+#ifdef __x86_64__
+
+#define KERNELS_AVX512
+#include "attention_kernels.h"
+#undef KERNELS_AVX512
+#define KERNELS_AVX2
+#include "attention_kernels.h"
+#undef KERNELS_AVX2
+
+static const Kernels *kernels(void)
+{
+    static const Kernels avx512_kernels = KERNELS(avx512), avx2_kernels = KERNELS(avx2);
+    CpuLevel level = cpu_level();
+    return level == CPU_SCALAR ? &scalar_kernels : level == CPU_AVX2 ? &avx2_kernels : &avx512_kernels;
+}
+
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+
+#define KERNELS_NEON
+#include "attention_kernels.h"
+#undef KERNELS_NEON
+
+static const Kernels *kernels(void)
+{
+    static const Kernels neon_kernels = KERNELS(neon);
+    return cpu_level() == CPU_NEON ? &neon_kernels : &scalar_kernels;
+}
+
+#else
 
 static const Kernels *kernels(void)
 {
     return &scalar_kernels;
 }
 
-/* ---- loops over one vector --------------------------------------------------------------------------------------------------- */
+#endif
+
+/* ---- loops over one vector --------------------------------------------------------------------------------------- */
 
 void rmsnorm(float *out, const float *x, const float *weight, size_t n, float eps)
 {
@@ -405,7 +472,7 @@ size_t argmax_f32(const float *x, size_t n, bool *bad)
     return 0;
 }
 
-/* ---- the cache ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the cache --------------------------------------------------------------------------------------------------- */
 
 size_t attention_block_floats(size_t n_kv_heads, size_t head_dim)
 {
@@ -424,12 +491,13 @@ void attention_store(float *block, size_t position, const float *k, const float 
     }
 }
 
-/* ---- attention -------------------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
-/* Queries are taken in tiles. A tile has, for one kv head, a row for each of its queries and each query head of the group:
- * row = query * group + head. Its scores for a block should stay in the second-level cache, its keys and values in the first. */
+/* Queries are taken in tiles. A tile has, for one kv head, a row for each of its queries and each query head of the
+ * group: row = query * group + head. Its scores for a block stay in the second-level cache, the values at hand in the
+ * first. */
 #define TILE_ROWS 64
-#define KEYS_AT_A_TIME 64 /* of values, that is, for all rows of a tile */
+#define VALUES_AT_A_TIME 64
 
 typedef struct {
     float *m, *l; /* [rows] */
@@ -439,13 +507,16 @@ typedef struct {
 typedef struct {
     const Attention *at;
     const Kernels *kernels;
-    size_t group, tile, rows;        /* query heads of a kv head; queries of a tile; rows of a full tile */
-    size_t tiles, tasks;             /* a task is a tile and a kv head */
-    float *scratch;                  /* [thread][thread_floats] */
+    size_t group;      /* query heads of a kv head */
+    size_t tile, rows; /* queries and rows of a full tile */
+    size_t tiles;
+    size_t tasks;      /* a task is a tile and a kv head */
+    float *scratch;    /* [thread][thread_floats] */
     size_t thread_floats;
-    float *slots;                    /* [slot_count][slot_floats]: partial results of pieces that are one block of a task */
-    size_t slot_floats, slot_count;  /* 0: a thread does all blocks of a task */
-    size_t first_piece;              /* of those that the slots hold */
+    float *slots;      /* [slot_count][slot_floats]: partial results, if a piece of the loop is one block of a task; */
+    size_t slot_count; /* 0: a piece is a task with all its blocks */
+    size_t slot_floats;
+    size_t first_piece; /* of those that the slots hold */
 } Plan;
 
 static size_t align16(size_t floats)
@@ -511,7 +582,8 @@ static void block_partial(const Plan *p, const Task *t, size_t block, float *scr
     const float *v = k + at->n_kv_heads * ATTENTION_BLOCK * hd;
     float *score = carve(&scratch, queries * group * ATTENTION_BLOCK), *q = carve(&scratch, queries * group * hd);
     for (size_t i = 0; i < queries; i++) {
-        memcpy(q + i * group * hd, at->q + ((t->begin + i) * at->n_heads + t->kv_head * group) * hd, group * hd * sizeof *q);
+        size_t first_head = (t->begin + i) * at->n_heads + t->kv_head * group;
+        memcpy(q + i * group * hd, at->q + first_head * hd, group * hd * sizeof *q);
         if (key_range(at, t->begin + i, block, &from, &to)) {
             low = from < low ? from : low;
             high = to > high ? to : high;
@@ -523,29 +595,30 @@ static void block_partial(const Plan *p, const Task *t, size_t block, float *scr
             for (size_t r = i * group; r < (i + 1) * group; r++)
                 p->kernels->softmax(score + r * ATTENTION_BLOCK, from, to, &out.m[r], &out.l[r]);
     memset(out.a, 0, queries * group * hd * sizeof *out.a);
-    for (size_t j = 0; j < ATTENTION_BLOCK; j += KEYS_AT_A_TIME)
+    for (size_t j = 0; j < ATTENTION_BLOCK; j += VALUES_AT_A_TIME)
         for (size_t i = 0; i < queries; i++) {
             if (!key_range(at, t->begin + i, block, &from, &to))
                 continue;
             from = from > j ? from : j;
-            to = to < j + KEYS_AT_A_TIME ? to : j + KEYS_AT_A_TIME;
+            to = to < j + VALUES_AT_A_TIME ? to : j + VALUES_AT_A_TIME;
             if (from < to)
                 p->kernels->values(out.a + i * group * hd, score + i * group * ATTENTION_BLOCK, group, v, hd, from, to);
         }
 }
 
 /* Merges one row of a block into what came before. */
-static void merge_row(const Kernels *k, float *m, float *l, float *a, float block_m, float block_l, const float *block_a, size_t hd)
+static void merge_row(const Kernels *k, float *m, float *l, float *a, float block_m, float block_l,
+                      const float *block_a, size_t hd)
 {
     if (block_m > *m) {
         float f = exp_f32(*m - block_m);
         *l = fmaf(*l, f, block_l);
-        k->scale_and_add(a, f, block_a, hd);
+        k->add_scaled(a, a, f, block_a, hd);
         *m = block_m;
     } else {
         float f = exp_f32(block_m - *m);
         *l = fmaf(block_l, f, *l);
-        k->add_scaled(a, f, block_a, hd);
+        k->add_scaled(a, block_a, f, a, hd);
     }
 }
 

@@ -259,11 +259,12 @@ static void test_definitions(void)
     }
     memcpy(out, x, sizeof x);
     rope_rotate(out, 14, 64, cosine, sine);
-    for (int i = 0; i < 896; i++) {
-        int d = i % 64, pair = d < 32 ? i + 32 : i - 32;
-        double want = (double)x[i] * cos(d % 32) + (d < 32 ? -1 : 1) * (double)x[pair] * sin(d % 32);
-        worst_rope = fmax(worst_rope, fabs((double)out[i] - want));
-    }
+    for (int h = 0; h < 14; h++)
+        for (int d = 0; d < 32; d++) {
+            double a = (double)x[h * 64 + d], b = (double)x[h * 64 + d + 32];
+            worst_rope = fmax(worst_rope, fabs((double)out[h * 64 + d] - (a * cos(d) - b * sin(d))));
+            worst_rope = fmax(worst_rope, fabs((double)out[h * 64 + d + 32] - (b * cos(d) + a * sin(d))));
+        }
     check(worst_rope < 1e-6, "rope_rotate is off by %g", worst_rope);
 }
 
