@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../disk.h"
+#include "../checkpoint_disk.h"
 #include "line.h"
 
 typedef struct {

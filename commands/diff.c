@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../number.h"
-#include "../patch.h"
-#include "../shards.h"
+#include "../checkpoint_number.h"
+#include "../checkpoint_patch.h"
+#include "../checkpoint_shards.h"
 #include "../threads.h"
 
 #ifdef __clang__

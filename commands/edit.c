@@ -1,8 +1,8 @@
-/* run edit: changes numbers of a checkpoint in place. edit.c of the checkpoint room sees to it that nothing is lost. */
+/* run edit: changes numbers of a checkpoint in place. checkpoint_edit.c sees to it that nothing is lost. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "../edit.h"
+#include "../checkpoint_edit.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -10,9 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../number.h"
-#include "../patch.h"
-#include "../shards.h"
+#include "../checkpoint_number.h"
+#include "../checkpoint_patch.h"
+#include "../checkpoint_shards.h"
 #include "../threads.h"
 #include "slice.h"
 

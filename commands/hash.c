@@ -2,14 +2,14 @@
  *
  *     HASH  FILE           as sha256sum prints it, and takes it with -c
  *     # HASH  "TENSOR"     the bytes of a tensor of the file above, its name as a JSON string in ASCII
- *     # HASH  model        the model's fingerprint (patch.h), which does not depend on how it is cut into files
+ *     # HASH  model        the model's fingerprint (checkpoint_patch.h), which does not depend on how it is cut into files
  *
  * sha256sum -c passes over lines that begin with #.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "../sha256.h"
+#include "../checkpoint_sha256.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,8 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../patch.h"
-#include "../shards.h"
+#include "../checkpoint_patch.h"
+#include "../checkpoint_shards.h"
 #include "../threads.h"
 #include "slice.h"
 

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../edit.h"
+#include "../checkpoint_edit.h"
 #include "../threads.h"
 
 /* ---- which model ------------------------------------------------------------------------------------------------- */

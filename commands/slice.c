@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../disk.h"
-#include "../number.h"
-#include "../shards.h"
+#include "../checkpoint_disk.h"
+#include "../checkpoint_number.h"
+#include "../checkpoint_shards.h"
 #include "../threads.h"
 
 #define BINS  20

@@ -2,7 +2,7 @@
 #ifndef COMMANDS_SLICE_H
 #define COMMANDS_SLICE_H
 
-#include "../slice.h"
+#include "../checkpoint_slice.h"
 #include "common.h"
 
 #define NOWHERE UINT64_MAX

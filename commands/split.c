@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "../shards.h"
+#include "../checkpoint_shards.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -24,9 +24,8 @@ files_of() {
     case $1 in
     matmul) echo matmul.c matmul.h matmul_*.c matmul_*.h attention.c attention_kernels.h ;;
     tokenizer) echo tokenizer*.c tokenizer*.h ;;
-    safetensors) echo safetensors.c safetensors.h safetensors_header.c safetensors_header.h ;;
-    checkpoint) echo checkpoint.c checkpoint.h slice.c slice.h number.c number.h edit.c edit.h \
-        journal.c journal.h patch.c patch.h shards.c shards.h disk.c disk.h sha256.c sha256.h ;;
+    safetensors) echo safetensors*.c safetensors*.h ;;
+    checkpoint) echo checkpoint*.c checkpoint*.h ;;
     *) echo "$1.c" "$1.h" ;;
     esac
 }

@@ -6,8 +6,8 @@
 #define _GNU_SOURCE
 #endif
 #include "../checkpoint.h"
-#include "../edit.h"
-#include "../shards.h"
+#include "../checkpoint_edit.h"
+#include "../checkpoint_shards.h"
 #include "check.h"
 
 #include <dirent.h>

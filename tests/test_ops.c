@@ -5,12 +5,12 @@
 #define _GNU_SOURCE
 #endif
 #include "../checkpoint.h"
-#include "../edit.h"
-#include "../number.h"
-#include "../patch.h"
-#include "../sha256.h"
-#include "../shards.h"
-#include "../slice.h"
+#include "../checkpoint_edit.h"
+#include "../checkpoint_number.h"
+#include "../checkpoint_patch.h"
+#include "../checkpoint_sha256.h"
+#include "../checkpoint_shards.h"
+#include "../checkpoint_slice.h"
 #include "../threads.h"
 #include "check.h"
 

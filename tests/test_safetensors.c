@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../sha256.h"
+#include "../checkpoint_sha256.h"
 #include "../threads.h"
 #include "check.h"
 
