@@ -3,6 +3,11 @@
 # make asan       the same under AddressSanitizer and UBSan
 # make tsan       the threads' tests under ThreadSanitizer
 # make fuzz       every parser on mutated input, FUZZ_SECONDS each
+# make faults     every allocation and system call fails in turn; limits of memory, files, stack
+# make mutants    changes json.c, safetensors*.c, tokenizer.c and counts what the tests catch
+# make coverage   which lines and branches the tests reach
+# make soak       thousands of rounds of every kind for SOAK_SECONDS
+# make builds     other compilers, C libraries and machines, as far as they are installed
 # make static     ./run without shared libraries
 # make install    into PREFIX (/usr/local), below DESTDIR; uninstall takes it away
 # make clean      removes what was built
@@ -12,6 +17,7 @@ PREFIX ?= /usr/local
 BUILD ?= build
 BIN ?= run
 FUZZ_SECONDS ?= 10
+SOAK_SECONDS ?= 60
 WARNINGS = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes
 FLAGS = -std=c11 -O3 -g -ffp-contract=off -D_GNU_SOURCE $(WARNINGS) $(EXTRA) $(CFLAGS)
 LIBS = -lm -lpthread
@@ -45,6 +51,29 @@ asan:
 tsan:
 	$(MAKE) BUILD=build-tsan BIN=run-tsan EXTRA="-O1 -fsanitize=thread" TESTS="build-tsan/tests/test_threads build-tsan/tests/test_net" test
 
+FUZZ_OBJECTS = $(ROOM_OBJECTS) $(patsubst %,$(BUILD)/commands/%.o,common options session info slice generate)
+$(BUILD)/tests/fuzz: $(BUILD)/tests/fuzz.o $(FUZZ_OBJECTS)
+	$(CC) $(FLAGS) $(LDFLAGS) -Wl,--wrap=exit -o $@ $^ $(LIBS)
+
+fuzz:
+	FUZZ_SECONDS=$(FUZZ_SECONDS) MAKE="$(MAKE)" tests/fuzz.sh
+
+faults: $(BIN)
+	RUN=./$(BIN) CC="$(CC)" OBJECTS="$(ROOM_OBJECTS)" tests/faults.sh
+	RUN=./$(BIN) tests/limits.sh
+
+mutants:
+	python3 tests/mutants.py
+
+coverage:
+	tests/coverage.sh
+
+soak: $(BIN)
+	RUN=./$(BIN) SOAK_SECONDS=$(SOAK_SECONDS) tests/soak.sh
+
+builds: $(BIN)
+	tests/builds.sh
+
 static:
 	$(MAKE) BUILD=build-static LDFLAGS=-static
 
@@ -63,5 +92,5 @@ clean:
 help:
 	@sed -n 's/^# //p' Makefile
 
-.PHONY: all test asan tsan fuzz static install uninstall clean help
+.PHONY: all test asan tsan fuzz faults mutants coverage soak builds static install uninstall clean help
 .SECONDARY:

@@ -23,7 +23,7 @@ one() { # runs a test, shows what it prints, notes a crash as a failure
 for program; do
     one "$program"
 done
-for script in rooms cli ops download; do
+for script in rooms cli ops chat download; do
     [ ! -x tests/$script.sh ] || one tests/$script.sh
 done
 awk '/[0-9]+ passed, [0-9]+ failed/ {
