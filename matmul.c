@@ -319,7 +319,7 @@ static const Kernels kernels_scalar = {
 
 static const Kernels *kernels(void)
 {
-    const Kernels *k = kernels_x86(cpu_level());
+    const Kernels *k = cpu_level() == CPU_NEON ? kernels_neon() : kernels_x86(cpu_level());
     return k ? k : &kernels_scalar;
 }
 

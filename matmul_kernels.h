@@ -54,8 +54,13 @@ typedef struct {
     size_t cut;       /* columns of a piece when there are more vectors, a multiple of LANES */
 } Kernels;
 
+/* Up to so many vectors pass by each few rows, whose weights come from memory; of more, a few stay in the first cache while the rows
+ * pass by. */
+#define FEW 12
+
 /* Kernels of a level, or NULL if this build has none. */
 const Kernels *kernels_x86(CpuLevel level);
+const Kernels *kernels_neon(void);
 
 /* A block of SIDE_BY_SIDE rows: groups by twos, first the scales of both, then the quants of one and of the other; so all is
  * aligned to 64 bytes and read in one stream. */

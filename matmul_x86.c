@@ -15,9 +15,7 @@
 #define INLINE512 AVX512 __attribute__((always_inline)) static inline
 #define INLINE256 AVX2 __attribute__((always_inline)) static inline
 
-/* Few vectors pass by each four rows, whose weights come from memory: those are asked for in time, AHEAD bytes before, and in the
- * next four rows when these end. Of many vectors a few stay in the first cache while the rows pass by. */
-#define FEW 12
+/* Weights that come from memory are asked for in time: so many bytes before, and in the next four rows when these end. */
 #define AHEAD 2048
 
 static inline int32_t load_i32(const int8_t *p)
@@ -613,22 +611,22 @@ AVX2 static void q4_256(const QuantDots *d)
 
 static const Kernels avx512bf16 = {
     .dots = {dots512_f32, dots512_bf16, dots512_f16}, .pairs = dots512_pairs, .narrow = narrow512, .q8 = q8_vnni, .q4 = q4_vnni,
-    .inputs = inputs512, .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = 12, .cut = 1024,
+    .inputs = inputs512, .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = FEW, .cut = 1024,
 };
 
 static const Kernels avx512vnni = {
     .dots = {dots512_f32, dots512_bf16, dots512_f16}, .q8 = q8_vnni, .q4 = q4_vnni, .inputs = inputs512,
-    .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = 12, .cut = 1024,
+    .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = FEW, .cut = 1024,
 };
 
 static const Kernels avx512 = {
     .dots = {dots512_f32, dots512_bf16, dots512_f16}, .q8 = q8_512, .q4 = q4_512, .inputs = inputs512,
-    .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = 12, .cut = 1024,
+    .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = FEW, .cut = 1024,
 };
 
 static const Kernels avx2 = {
     .dots = {dots256_f32, dots256_bf16, dots256_f16}, .q8 = q8_256, .q4 = q4_256, .inputs = inputs256,
-    .bf16 = convert256_bf16, .f16 = convert256_f16, .unwidened = 12, .cut = 1024,
+    .bf16 = convert256_bf16, .f16 = convert256_f16, .unwidened = FEW, .cut = 1024,
 };
 
 const Kernels *kernels_x86(CpuLevel level)
