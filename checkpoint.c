@@ -105,7 +105,9 @@ static const struct {
     {"version https://git-lfs", 23, POINTER},
     {"\x1f\x8b\x08", 3, "compressed with gzip; unpack it with gunzip"},
     {"\x28\xb5\x2f\xfd", 4, "compressed with zstd; unpack it with zstd -d"},
-    {"\xfd" "7zXZ", 5, "compressed with xz; unpack it with xz -d"},
+    {"\xfd"
+     "7zXZ",
+     5, "compressed with xz; unpack it with xz -d"},
     {"BZh", 3, "compressed with bzip2; unpack it with bunzip2"},
     {"PK\x03\x04", 4, "a zip archive, most likely " PYTORCH},
     {"\x80\x02", 2, "a Python pickle, most likely " PYTORCH},
@@ -316,8 +318,11 @@ static char *hub_cache(void)
     static const struct {
         const char *variable, *rest;
     } places[] = {
-        {"HF_HUB_CACHE", NULL}, {"HUGGINGFACE_HUB_CACHE", NULL}, {"HF_HOME", "hub"},
-        {"XDG_CACHE_HOME", "huggingface/hub"}, {"HOME", ".cache/huggingface/hub"},
+        {"HF_HUB_CACHE", NULL},
+        {"HUGGINGFACE_HUB_CACHE", NULL},
+        {"HF_HOME", "hub"},
+        {"XDG_CACHE_HOME", "huggingface/hub"},
+        {"HOME", ".cache/huggingface/hub"},
     };
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         char *folder = folder_from_environment(places[i].variable);
@@ -336,8 +341,8 @@ static bool is_hub_id(const char *text)
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
     size_t first = strspn(text, letters);
     const char *name = text[first] == '/' ? text + first + 1 : text;
-    return first > 0 && text[0] != '.' && name[0] != '.' && name[0] != '\0' && name[strspn(name, letters)] == '\0'
-           && !ends_with(text, ".safetensors") && !ends_with(text, ".json");
+    return first > 0 && text[0] != '.' && name[0] != '.' && name[0] != '\0' && name[strspn(name, letters)] == '\0' &&
+           !ends_with(text, ".safetensors") && !ends_with(text, ".json");
 }
 
 /* A name of a file or folder, not a way to one. */
@@ -459,7 +464,7 @@ char *checkpoint_default(bool *is_demo, char err[512])
     }
     if (!found)
         fail(err, "there is no " WEIGHTS " here, and no demo model beside the program; "
-             "./download.sh fetches Qwen2.5-0.5B-Instruct");
+                  "./download.sh fetches Qwen2.5-0.5B-Instruct");
     free(folder);
     free(program);
     return found;

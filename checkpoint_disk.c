@@ -116,10 +116,10 @@ static ssize_t copy_through_memory(int out, uint64_t out_offset, int in, uint64_
 {
     size_t most = n < ((size_t)1 << 20) ? n : (size_t)1 << 20;
     unsigned char *buffer = malloc(most);
-    ssize_t copied = buffer && disk_read(in, buffer, most, in_offset) == 0
-                             && disk_write(out, buffer, most, out_offset) == 0
-                         ? (ssize_t)most
-                         : -1;
+    ssize_t copied =
+        buffer && disk_read(in, buffer, most, in_offset) == 0 && disk_write(out, buffer, most, out_offset) == 0
+            ? (ssize_t)most
+            : -1;
     int error = errno;
     free(buffer);
     errno = error;
@@ -130,9 +130,8 @@ static ssize_t copy_some(int out, uint64_t out_offset, int in, uint64_t in_offse
 {
     off_t from = (off_t)in_offset, to = (off_t)out_offset;
     ssize_t copied = copy_file_range(in, &from, out, &to, n, 0);
-    bool cannot = copied < 0
-                  && (errno == EXDEV || errno == ENOSYS || errno == EINVAL || errno == EOPNOTSUPP || errno == ETXTBSY
-                      || errno == EPERM || errno == EBADF);
+    bool cannot = copied < 0 && (errno == EXDEV || errno == ENOSYS || errno == EINVAL || errno == EOPNOTSUPP ||
+                                 errno == ETXTBSY || errno == EPERM || errno == EBADF);
     if (copied == 0 || cannot) /* 0: some file systems copy nothing and say nothing */
         return copy_through_memory(out, out_offset, in, in_offset, n);
     return copied;

@@ -73,8 +73,8 @@ static int check_same(const EditFile *f, char err[512])
     struct stat named, locked, mapped;
     if (stat(f->path, &named) != 0 || fstat(f->fd, &locked) != 0 || fstat(f->st->fd, &mapped) != 0)
         return fail(err, "%s: %s", f->path, strerror(errno));
-    if (named.st_ino != locked.st_ino || named.st_dev != locked.st_dev || mapped.st_ino != locked.st_ino
-        || mapped.st_dev != locked.st_dev)
+    if (named.st_ino != locked.st_ino || named.st_dev != locked.st_dev || mapped.st_ino != locked.st_ino ||
+        mapped.st_dev != locked.st_dev)
         return fail(err, "%s was replaced by another file meanwhile", f->path);
     if ((uint64_t)locked.st_size != f->st->mapped_size)
         return fail(err, "%s had %zu bytes, and has %lld now", f->path, f->st->mapped_size, (long long)locked.st_size);
@@ -176,8 +176,8 @@ static int note_changes(Edit *e, EditFile *f, uint64_t offset, const unsigned ch
         e->end = offset + end;
         e->end_of = f->st;
         e->bytes += end - begin;
-        if (!e->dry
-            && journal_put(&f->journal, offset + begin, before + begin, after + begin, end - begin, f->mode, err) != 0)
+        if (!e->dry &&
+            journal_put(&f->journal, offset + begin, before + begin, after + begin, end - begin, f->mode, err) != 0)
             return -1;
     }
     return 0;
@@ -459,8 +459,8 @@ bool edit_pending(const char *path, char sentence[512])
     char *whole = realpath(path, NULL), unused[512];
     Journal j = {.part_fd = -1};
     JournalHead h;
-    bool pending = whole && journal_init(&j, whole, unused) == 0 && journal_read_head(&j, &h, unused) == 0
-                   && h.state == JOURNAL_CHANGING;
+    bool pending = whole && journal_init(&j, whole, unused) == 0 && journal_read_head(&j, &h, unused) == 0 &&
+                   h.state == JOURNAL_CHANGING;
     int fd = pending ? open(whole, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     if (fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         fail(sentence, "%s is being edited by another process", path);

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define MAGIC "RUNUNDO1"
-#define HEAD  144 /* bytes before the records */
+#define HEAD 144 /* bytes before the records */
 
 __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char *fmt, ...)
 {
@@ -82,8 +82,8 @@ static bool parse_head(const unsigned char in[HEAD], JournalHead *h)
     memcpy(h->header_hash, in + 40, 32);
     memcpy(h->records_hash, in + 80, 32);
     sha256_of(in + 16, 96, hash);
-    return memcmp(in, MAGIC, 8) == 0 && memcmp(hash, in + 112, 32) == 0
-           && (h->state == JOURNAL_CHANGING || h->state == JOURNAL_DONE);
+    return memcmp(in, MAGIC, 8) == 0 && memcmp(hash, in + 112, 32) == 0 &&
+           (h->state == JOURNAL_CHANGING || h->state == JOURNAL_DONE);
 }
 
 static int open_journal(const Journal *j, int flags)
@@ -260,8 +260,8 @@ static int next_record(FILE *in, const JournalHead *h, uint64_t *left, JournalRe
     r->offset = read_u64_le(head);
     r->length = (uint32_t)lengths;
     r->period = (size_t)(lengths >> 32);
-    if (r->length == 0 || r->length > JOURNAL_MOST || r->period == 0 || r->period > r->length
-        || *left - 16 < r->length + r->period || r->offset > h->size || h->size - r->offset < r->length)
+    if (r->length == 0 || r->length > JOURNAL_MOST || r->period == 0 || r->period > r->length ||
+        *left - 16 < r->length + r->period || r->offset > h->size || h->size - r->offset < r->length)
         return -1;
     if (fread(r->before, r->length, 1, in) != 1 || fread(r->after, r->period, 1, in) != 1)
         return -1;

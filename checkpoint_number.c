@@ -180,8 +180,8 @@ int number_parse(Number *n, const char *text, char err[512])
         *n = number_from_whole(*text == '-', whole);
         return 0;
     }
-    if (*text == ' ' || !parse_rounded(text, FE_TONEAREST, &nearest) || !parse_rounded(text, FE_DOWNWARD, &low)
-        || !parse_rounded(text, FE_UPWARD, &high))
+    if (*text == ' ' || !parse_rounded(text, FE_TONEAREST, &nearest) || !parse_rounded(text, FE_DOWNWARD, &low) ||
+        !parse_rounded(text, FE_UPWARD, &high))
         return fail(err, "\"%.100s\" is no number", text);
     if (isinf(nearest) && (*digits | 32) != 'i')
         return fail(err, "%.100s is beyond the largest double, 1.8e308", text);
@@ -209,8 +209,8 @@ static int write_float(Dtype dtype, unsigned char *element, double value, char e
                     dtype_name(dtype));
     frexp(size, &exponent); /* size = [1/2, 1) * 2^exponent */
     int e = exponent - 1 + f->bias;
-    int quantum = (e < 1 && f->mantissa_bits > 0 ? 1 : e) - f->bias
-                  - f->mantissa_bits; /* neighbours differ by 2^quantum */
+    int quantum =
+        (e < 1 && f->mantissa_bits > 0 ? 1 : e) - f->bias - f->mantissa_bits; /* neighbours differ by 2^quantum */
     if (isinf(size)) {
         code = f->infinity ? f->infinity : UINT64_MAX;
     } else {

@@ -224,8 +224,8 @@ static int counterpart(const SafetensorsTensor *t, Checkpoint *b, SafetensorsTen
     if (safetensors_find_n(&b->st, t->name, t->name_length, other) != 0)
         return fail(err, "tensor \"%s\" is not in %s: a patch changes bytes, not names", printable(t, name),
                     b->argument);
-    if (t->dtype != other->dtype || t->rank != other->rank
-        || memcmp(t->shape, other->shape, t->rank * sizeof *t->shape) != 0)
+    if (t->dtype != other->dtype || t->rank != other->rank ||
+        memcmp(t->shape, other->shape, t->rank * sizeof *t->shape) != 0)
         return fail(err, "tensor \"%s\" has another dtype or shape in %s: a patch changes bytes only",
                     printable(t, name), b->argument);
     return 0;
@@ -370,8 +370,8 @@ static int find_change(const SafetensorsTensor *t, Checkpoint *patch, Change *c,
     free(name);
     if (!found)
         return 0;
-    if (!complete || ranges.dtype != DTYPE_U64 || ranges.rank != 2 || ranges.shape[1] != 2 || bytes.dtype != DTYPE_U8
-        || bytes.rank != 1)
+    if (!complete || ranges.dtype != DTYPE_U64 || ranges.rank != 2 || ranges.shape[1] != 2 || bytes.dtype != DTYPE_U8 ||
+        bytes.rank != 1)
         return fail(err, "%s: tensor \"%s\" needs .ranges, U64 [n,2], and .bytes, U8 [m]", patch->argument,
                     printable(t, shown));
     *c = (Change){t, safetensors_data(&ranges), safetensors_data(&bytes), ranges.shape[0], bytes.length};
@@ -550,8 +550,8 @@ int mask_apply(Edit *e, Checkpoint *c, const Checkpoint *mask, bool dry, uint64_
     SafetensorsTensor *weights = calloc(n + 1, sizeof *weights);
     const SafetensorsTensor **touched = calloc(n + 1, sizeof *touched);
     MaskKind *kinds = calloc(n + 1, sizeof *kinds);
-    int status = weights && touched && kinds ? 0
-                                             : fail(err, "%s: not enough memory for %zu tensors", mask->argument, n);
+    int status =
+        weights && touched && kinds ? 0 : fail(err, "%s: not enough memory for %zu tensors", mask->argument, n);
     *zeroed = 0;
     for (size_t i = 0; i < n && status == 0; i++) {
         const SafetensorsTensor *m = checkpoint_tensor(mask, i);

@@ -285,8 +285,8 @@ static int plan_by_layer(Plan *p, char err[512])
         return fail(err, "not enough memory for %zu tensors", p->n);
     for (size_t i = 0; i < p->n; i++) {
         uint64_t layer;
-        order[i] = (Placed){p->tensors[i], i,
-                            tensor_layer(p->tensors[i], &layer) ? UINT64_MAX - 1 - layer : UINT64_MAX};
+        order[i] =
+            (Placed){p->tensors[i], i, tensor_layer(p->tensors[i], &layer) ? UINT64_MAX - 1 - layer : UINT64_MAX};
     }
     qsort(order, p->n, sizeof *order, compare_placed);
     p->n_shards = 0;
@@ -443,8 +443,8 @@ static int copy_companions(Split *s, char err[512])
         char *from = join(s->plan->checkpoint->directory, companions[i]), *to = join(s->directory, companions[i]);
         if (!from || !to)
             status = fail(err, "%s: not enough memory", s->directory);
-        else if (access(from, R_OK) == 0 && !disk_exists(to)
-                 && (status = write_small(&s->files[s->n++], to, NULL, 0, from, err)) == 0)
+        else if (access(from, R_OK) == 0 && !disk_exists(to) &&
+                 (status = write_small(&s->files[s->n++], to, NULL, 0, from, err)) == 0)
             new_file_close(&s->files[s->n - 1]);
         free(from);
         free(to);

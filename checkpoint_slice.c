@@ -50,8 +50,8 @@ static int read_bound(const char **p, bool *given, int64_t *value)
     s += *s == '-' || *s == '+';
     *given = *s >= '0' && *s <= '9';
     for (; *s >= '0' && *s <= '9'; s++)
-        if (__builtin_mul_overflow(size, 10u, &size) || __builtin_add_overflow(size, (uint64_t)(*s - '0'), &size)
-            || size > INT64_MAX)
+        if (__builtin_mul_overflow(size, 10u, &size) || __builtin_add_overflow(size, (uint64_t)(*s - '0'), &size) ||
+            size > INT64_MAX)
             return -1;
     if (*given)
         *p = s + strspn(s, " ");
@@ -225,8 +225,8 @@ bool slice_next(SliceWalk *w, uint64_t *first, uint64_t *count)
         return false;
     uint64_t at = 0;
     for (size_t i = 0; i < s->tensor->rank; i++)
-        at = at * s->tensor->shape[i] + s->axes[i].start
-             + w->index[i] * (uint64_t)s->axes[i].step; /* a negative step wraps, rightly */
+        at = at * s->tensor->shape[i] + s->axes[i].start +
+             w->index[i] * (uint64_t)s->axes[i].step; /* a negative step wraps, rightly */
     *first = at + w->skip;
     *count = w->run - w->skip < w->left ? w->run - w->skip : w->left;
     w->left -= *count;
@@ -539,7 +539,8 @@ static void find_in_block(Scan *scan, double *x, size_t n, uint64_t at, size_t p
     while (x[i] != scan->wanted)
         i++;
     uint64_t place = at + i / dtype_parts(scan->slice->tensor->dtype), before = scan->found;
-    while (place < before && !atomic_compare_exchange_weak(&scan->found, &before, place)) {}
+    while (place < before && !atomic_compare_exchange_weak(&scan->found, &before, place)) {
+    }
 }
 
 int slice_place(const Slice *s, double value, uint64_t *at, char err[512])
@@ -594,8 +595,8 @@ static int write_npy_header(const Slice *s, FILE *f, char err[512])
         free(text);
         return fail(err, s->tensor, "%zu axes are too many for a NumPy file", rank);
     }
-    used = (size_t)snprintf(text, room, "{'descr': '%s', 'fortran_order': False, 'shape': (",
-                            npy_type(s->tensor->dtype));
+    used =
+        (size_t)snprintf(text, room, "{'descr': '%s', 'fortran_order': False, 'shape': (", npy_type(s->tensor->dtype));
     for (size_t i = 0; i < rank; i++)
         used += (size_t)snprintf(text + used, room - used, "%" PRIu64 "%s", slice_size(s, i),
                                  i + 1 < rank ? ", "

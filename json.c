@@ -39,8 +39,8 @@ typedef struct Chunk {
 /* What json_parse() returns a pointer into: root comes first, so that a pointer to one is a pointer to the other. */
 typedef struct {
     JsonValue root;
-    Chunk *chunks;  /* the newest first */
-    char *free;     /* the rest of the newest: `left` bytes */
+    Chunk *chunks; /* the newest first */
+    char *free;    /* the rest of the newest: `left` bytes */
     size_t left;
 } Document;
 

@@ -15,7 +15,14 @@
 #define JSON_MAX_DEPTH 127 /* what the reference's parser takes: it stops at the 128th level */
 
 typedef enum {
-    JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_INTEGER, JSON_REAL, JSON_STRING, JSON_ARRAY, JSON_OBJECT
+    JSON_NULL,
+    JSON_FALSE,
+    JSON_TRUE,
+    JSON_INTEGER,
+    JSON_REAL,
+    JSON_STRING,
+    JSON_ARRAY,
+    JSON_OBJECT
 } JsonType;
 
 typedef struct JsonValue JsonValue;

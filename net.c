@@ -13,7 +13,7 @@
  *
  * After the last layer: logits = W_head (rmsnorm(x) * norm).
  *
- * Refused by name, in config_parse(): other architectures, quantised checkpoints, rope types other than linear and YaRN.
+ * Refused by name, in config_parse(): other architectures, quantised checkpoints, rope types but linear and YaRN.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -36,9 +36,9 @@ __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char 
     return -1;
 }
 
-/* ---- config.json ------------------------------------------------------------------------------------------------- */
+/* ---- config.json -------------------------------------------------------------------------------------------------- */
 
-/* What a size in config.json may be at most: far beyond any model, and small enough that a product of two fits 64 bits. */
+/* Most that a size in config.json may be: far beyond any model, and the product of two fits 64 bits. */
 #define MAX_SIZE 0x7fffffffu
 #define MAX_LAYERS 65536u
 
@@ -53,7 +53,7 @@ static bool is_absent(const JsonValue *v)
     return !v || v->type == JSON_NULL;
 }
 
-/* A whole number of 1..max; the default when the key is missing or null, unless the default is 0: then it is required. */
+/* A whole number of 1..max; the default when the key is missing or null; a default of 0: it is required. */
 static int get_size(const ConfigFile *f, const char *key, size_t default_value, size_t max, size_t *out)
 {
     const JsonValue *v = json_get(f->root, key);
@@ -71,8 +71,8 @@ static int get_size(const ConfigFile *f, const char *key, size_t default_value, 
 }
 
 /* A number that object may hold within [low, high]. */
-static int get_number(const ConfigFile *f, const JsonValue *object, const char *key, double default_value, double low, double high,
-                      double *out)
+static int get_number(const ConfigFile *f, const JsonValue *object, const char *key, double default_value, double low,
+                      double high, double *out)
 {
     const JsonValue *v = json_get(object, key);
     *out = default_value;
@@ -122,7 +122,8 @@ static int check_architecture(const ConfigFile *f)
                         text ? (int)(first->length < 80 ? first->length : 80) : 1, text ? first->text : "?");
         }
     } else if (!json_string_is(type, "qwen2")) {
-        return fail(f->err, "%s: neither \"architectures\" nor \"model_type\" says that this is a Qwen2 model", f->name);
+        return fail(f->err, "%s: neither \"architectures\" nor \"model_type\" says that this is a Qwen2 model",
+                    f->name);
     }
     static const char *const refused[] = {"quantization_config", "dual_chunk_attention_config"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
@@ -138,7 +139,8 @@ static int parse_sizes(const ConfigFile *f, Config *c)
 {
     size_t derived = 0, n_bos;
     int bos = -1;
-    if (get_size(f, "hidden_size", 0, MAX_SIZE, &c->dim) || get_size(f, "intermediate_size", 0, MAX_SIZE, &c->hidden_dim) ||
+    if (get_size(f, "hidden_size", 0, MAX_SIZE, &c->dim) ||
+        get_size(f, "intermediate_size", 0, MAX_SIZE, &c->hidden_dim) ||
         get_size(f, "num_hidden_layers", 0, MAX_LAYERS, &c->n_layers) ||
         get_size(f, "num_attention_heads", 0, MAX_SIZE, &c->n_heads) ||
         get_size(f, "num_key_value_heads", c->n_heads, MAX_SIZE, &c->n_kv_heads) ||
@@ -149,11 +151,13 @@ static int parse_sizes(const ConfigFile *f, Config *c)
         return -1;
     c->bos_token_id = bos;
     if (c->n_heads % c->n_kv_heads)
-        return fail(f->err, "%s: %zu key/value heads do not divide %zu attention heads", f->name, c->n_kv_heads, c->n_heads);
+        return fail(f->err, "%s: %zu key/value heads do not divide %zu attention heads", f->name, c->n_kv_heads,
+                    c->n_heads);
     if (c->dim % c->n_heads == 0)
         derived = c->dim / c->n_heads;
     else if (is_absent(json_get(f->root, "head_dim")))
-        return fail(f->err, "%s: %zu heads do not divide hidden_size %zu, and there is no head_dim", f->name, c->n_heads, c->dim);
+        return fail(f->err, "%s: %zu heads do not divide hidden_size %zu, and there is no head_dim", f->name,
+                    c->n_heads, c->dim);
     if (get_size(f, "head_dim", derived, MAX_SIZE, &c->head_dim))
         return -1;
     if (c->head_dim % 2)
@@ -165,7 +169,8 @@ static int parse_sizes(const ConfigFile *f, Config *c)
     return 0;
 }
 
-/* Which layers see only the last sliding_window positions: layer_types if the file lists them, else those from max_window_layers on. */
+/* Which layers see only the last sliding_window positions: layer_types if the file lists them, else those from
+ * max_window_layers on. */
 static int parse_windows(const ConfigFile *f, Config *c)
 {
     bool use;
@@ -173,7 +178,8 @@ static int parse_windows(const ConfigFile *f, Config *c)
     uint64_t first = 28; /* the reference's default */
     if (get_bool(f, f->root, "use_sliding_window", false, &use))
         return -1;
-    if (use && !(window && window->type == JSON_NULL) && get_size(f, "sliding_window", 4096, MAX_SIZE, &c->sliding_window))
+    if (use && !(window && window->type == JSON_NULL) &&
+        get_size(f, "sliding_window", 4096, MAX_SIZE, &c->sliding_window))
         return -1;
     const JsonValue *first_value = json_get(f->root, "max_window_layers");
     if (!is_absent(first_value) && json_u64(first_value, &first))
@@ -192,7 +198,9 @@ static int parse_windows(const ConfigFile *f, Config *c)
     for (const JsonValue *t = types->child; t; t = t->next, l++) {
         c->layer_is_sliding[l] = json_string_is(t, "sliding_attention");
         if (!c->layer_is_sliding[l] && !json_string_is(t, "full_attention"))
-            return fail(f->err, "%s: type of layer %zu in \"layer_types\" is neither full_attention nor sliding_attention", f->name, l);
+            return fail(f->err,
+                        "%s: type of layer %zu in \"layer_types\" is neither full_attention nor sliding_attention",
+                        f->name, l);
         if (c->layer_is_sliding[l] && !c->sliding_window)
             return fail(f->err, "%s: layer %zu is sliding_attention, but no sliding window is in use", f->name, l);
     }
@@ -207,11 +215,14 @@ static double yarn_attention_factor(double factor, double mscale)
 static int parse_yarn(const ConfigFile *f, const JsonValue *rope, Config *c)
 {
     double mscale, mscale_all;
-    if (get_number(f, rope, "original_max_position_embeddings", (double)c->max_positions, 1, MAX_SIZE, &c->rope.original_positions) ||
-        get_number(f, rope, "factor", (double)c->max_positions / c->rope.original_positions, 1e-6, 1e6, &c->rope.factor) ||
+    if (get_number(f, rope, "original_max_position_embeddings", (double)c->max_positions, 1, MAX_SIZE,
+                   &c->rope.original_positions) ||
+        get_number(f, rope, "factor", (double)c->max_positions / c->rope.original_positions, 1e-6, 1e6,
+                   &c->rope.factor) ||
         get_number(f, rope, "beta_fast", 32, 0, 1e6, &c->rope.beta_fast) ||
         get_number(f, rope, "beta_slow", 1, 0, 1e6, &c->rope.beta_slow) ||
-        get_number(f, rope, "mscale", 0, 0, 1e6, &mscale) || get_number(f, rope, "mscale_all_dim", 0, 0, 1e6, &mscale_all) ||
+        get_number(f, rope, "mscale", 0, 0, 1e6, &mscale) ||
+        get_number(f, rope, "mscale_all_dim", 0, 0, 1e6, &mscale_all) ||
         get_bool(f, rope, "truncate", true, &c->rope.truncate))
         return -1;
     if (c->rope.beta_fast == 0)
@@ -233,7 +244,8 @@ static int parse_rope(const ConfigFile *f, Config *c)
     double theta, partial;
     if (!is_absent(rope) && rope->type != JSON_OBJECT)
         return fail(f->err, "%s: \"rope_scaling\" and \"rope_parameters\" must be objects", f->name);
-    if (get_number(f, f->root, "rope_theta", 10000, 1e-3, 1e15, &theta) || get_number(f, rope, "rope_theta", theta, 1e-3, 1e15, &theta) ||
+    if (get_number(f, f->root, "rope_theta", 10000, 1e-3, 1e15, &theta) ||
+        get_number(f, rope, "rope_theta", theta, 1e-3, 1e15, &theta) ||
         get_number(f, f->root, "partial_rotary_factor", 1, 0, 1, &partial) ||
         get_number(f, rope, "partial_rotary_factor", partial, 0, 1, &partial))
         return -1;
@@ -256,7 +268,8 @@ static int parse_rope(const ConfigFile *f, Config *c)
         return parse_yarn(f, rope, c);
     }
     return fail(f->err, "%s: rope type \"%.*s\" is not supported; there are default, linear and yarn", f->name,
-                type->type == JSON_STRING ? (int)(type->length < 80 ? type->length : 80) : 1, type->text ? type->text : "?");
+                type->type == JSON_STRING ? (int)(type->length < 80 ? type->length : 80) : 1,
+                type->text ? type->text : "?");
 }
 
 int config_parse(Config *c, const char *text, size_t length, const char *name, char err[512])
@@ -293,7 +306,8 @@ void config_free(Config *c)
 static double yarn_dimension(const Config *c, double rotations)
 {
     const double pi = 3.14159265358979323846;
-    return (double)c->head_dim * log_f64(c->rope.original_positions / (rotations * 2 * pi)) / (2 * log_f64(c->rope_theta));
+    return (double)c->head_dim * log_f64(c->rope.original_positions / (rotations * 2 * pi)) /
+           (2 * log_f64(c->rope_theta));
 }
 
 /* YaRN: fast dimensions keep their frequency, slow ones are divided by factor, those between are mixed along a ramp. */
@@ -348,10 +362,10 @@ static void rope_angles(RunState *s, size_t half, size_t n)
         }
 }
 
-/* ---- buffers and cache ---------------------------------------------------------------------------------------------- */
+/* ---- buffers and cache -------------------------------------------------------------------------------------------- */
 
-/* Floats at a multiple of 64 bytes, not zeroed: what a short prompt doesn't use is never touched. NULL when the size overflows or memory
- * ran out. */
+/* Floats at a multiple of 64 bytes, not zeroed: what a short prompt doesn't use is never touched. NULL when the size
+ * overflows or memory ran out. */
 static float *floats(size_t n, size_t m)
 {
     size_t bytes;
@@ -388,8 +402,8 @@ int run_state_init(RunState *s, const Config *c, size_t ctx, size_t block, bool 
     s->kv = blocks <= SIZE_MAX / c->n_layers ? calloc(blocks * c->n_layers, sizeof *s->kv) : NULL;
     size_t widest = c->dim > c->hidden_dim ? c->dim : c->hidden_dim;
     widest = widest > c->q_dim ? widest : c->q_dim;
-    if (!s->x || !s->xb || !s->q || !s->k || !s->v || !s->att || !s->gate || !s->up || !s->logits || !s->inv_freq || !s->cosine ||
-        !s->sine || !s->kv) {
+    if (!s->x || !s->xb || !s->q || !s->k || !s->v || !s->att || !s->gate || !s->up || !s->logits || !s->inv_freq ||
+        !s->cosine || !s->sine || !s->kv) {
         run_state_free(s);
         return fail(err, "out of memory for the buffers of %zu tokens at a time and %zu positions", block, ctx);
     }
@@ -407,7 +421,8 @@ void run_state_free(RunState *s)
     for (size_t b = 0; b < s->kv_blocks; b++)
         free(s->kv[b]);
     free(s->kv);
-    float *const buffers[] = {s->x, s->xb, s->q, s->k, s->v, s->att, s->gate, s->up, s->logits, s->inv_freq, s->cosine, s->sine};
+    float *const buffers[] = {s->x,    s->xb, s->q,      s->k,        s->v,      s->att,
+                              s->gate, s->up, s->logits, s->inv_freq, s->cosine, s->sine};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         free(buffers[i]);
     *s = (RunState){0};
@@ -442,7 +457,8 @@ size_t run_state_bytes(const Config *c, size_t ctx, size_t block)
     return sizeof(float) * (block * a_token + c->vocab_size + cache);
 }
 
-/* ---- the steps that go token by token, in parallel over the tokens of a block ------------------------------------------ */
+/* ---- the steps that go token by token, in parallel over the tokens of a block
+ * ------------------------------------------ */
 
 typedef struct {
     const Config *c;
@@ -475,7 +491,8 @@ static void rotate_and_store_tokens(void *context, size_t begin, size_t end, int
         size_t pos = s->pos + t;
         rope_rotate(s->q + t * c->q_dim, c->n_heads, c->head_dim, cosine, sine);
         rope_rotate(k, c->n_kv_heads, c->head_dim, cosine, sine);
-        attention_store(p->blocks[pos / ATTENTION_BLOCK], pos % ATTENTION_BLOCK, k, s->v + t * c->kv_dim, c->n_kv_heads, c->head_dim);
+        attention_store(p->blocks[pos / ATTENTION_BLOCK], pos % ATTENTION_BLOCK, k, s->v + t * c->kv_dim, c->n_kv_heads,
+                        c->head_dim);
     }
 }
 
@@ -494,7 +511,8 @@ static void observe(const RunState *s, int layer, const char *step, const float 
         s->observe(s->observe_context, layer, step, values + last * n, n);
 }
 
-/* ---- forward ---------------------------------------------------------------------------------------------------------- */
+/* ---- forward
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* How many tokens a thread takes at a time: small enough to share, large enough not to queue. */
 #define TOKENS_AT_A_TIME 4
@@ -543,9 +561,16 @@ const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
         threads_for(n, TOKENS_AT_A_TIME, rotate_and_store_tokens, &step);
 
         /* every head looks back over the positions it may see */
-        attention(&(Attention){.q = s->q, .out = s->att, .blocks = step.blocks, .n = n, .start = s->pos,
-                               .window = c->layer_is_sliding[l] ? c->sliding_window : 0, .n_heads = c->n_heads,
-                               .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim, .scale = (float)(1 / sqrt((double)c->head_dim))},
+        attention(&(Attention){.q = s->q,
+                               .out = s->att,
+                               .blocks = step.blocks,
+                               .n = n,
+                               .start = s->pos,
+                               .window = c->layer_is_sliding[l] ? c->sliding_window : 0,
+                               .n_heads = c->n_heads,
+                               .n_kv_heads = c->n_kv_heads,
+                               .head_dim = c->head_dim,
+                               .scale = (float)(1 / sqrt((double)c->head_dim))},
                   &s->ws);
         observe(s, layer, "attention", s->att, c->q_dim, last);
         matmul(&(Product){&w->o[l], NULL, s->x, dim, true}, 1, s->att, n, &s->ws);

@@ -74,17 +74,19 @@ static int check_cover(SafetensorsFile *st)
             return -1;
         bool hole = t->offset > end;
         if (t->offset != end)
-            return safetensors_fail(st, t, "starts at byte %" PRIu64 " of the data, but what comes before it ends at %" PRIu64
-                        ": %s of %" PRIu64 "%s", t->offset, end, hole ? "a hole" : "an overlap",
-                        hole ? t->offset - end : end - t->offset, again);
+            return safetensors_fail(st, t,
+                                    "starts at byte %" PRIu64 " of the data, but what comes before it ends at %" PRIu64
+                                    ": %s of %" PRIu64 "%s",
+                                    t->offset, end, hole ? "a hole" : "an overlap",
+                                    hole ? t->offset - end : end - t->offset, again);
         end += t->length;
     }
     bool cut = end > st->data_size;
     uint64_t more = cut ? end - st->data_size : st->data_size - end;
     if (more > 0)
-        return safetensors_fail(st, NULL, "%" PRIu64 " byte%s %s: the file has %zu, its header asks for 8 + %zu + %" PRIu64 "%s",
-                    more, more == 1 ? "" : "s", cut ? "missing at the end" : "too many", st->mapped_size,
-                    st->header_len, end, again);
+        return safetensors_fail(
+            st, NULL, "%" PRIu64 " byte%s %s: the file has %zu, its header asks for 8 + %zu + %" PRIu64 "%s", more,
+            more == 1 ? "" : "s", cut ? "missing at the end" : "too many", st->mapped_size, st->header_len, end, again);
     return 0;
 }
 
@@ -107,7 +109,8 @@ static int read_part(SafetensorsFile *st, size_t begin, size_t end)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return safetensors_fail(st, NULL, "cannot read byte %zu: %s", begin, n ? strerror(errno) : "the file became shorter");
+            return safetensors_fail(st, NULL, "cannot read byte %zu: %s", begin,
+                                    n ? strerror(errno) : "the file became shorter");
         begin += (size_t)n;
         if (st->progress)
             st->progress(st->progress_context, begin, st->mapped_size);
@@ -124,8 +127,9 @@ static int map_file(SafetensorsFile *st)
     if (!S_ISREG(info.st_mode))
         return safetensors_fail(st, NULL, "is %s", S_ISDIR(info.st_mode) ? "a folder, not a file" : "no regular file");
     if (info.st_size < 8)
-        return safetensors_fail(st, NULL, "%d byte%s missing: the file has %d, and the length of the header alone takes 8",
-                    8 - (int)info.st_size, info.st_size == 7 ? "" : "s", (int)info.st_size);
+        return safetensors_fail(st, NULL,
+                                "%d byte%s missing: the file has %d, and the length of the header alone takes 8",
+                                8 - (int)info.st_size, info.st_size == 7 ? "" : "s", (int)info.st_size);
     size_t size = st->mapped_size = (size_t)info.st_size;
     void *mapped = st->read_into_memory ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                                         : mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -142,11 +146,13 @@ static int read_header(SafetensorsFile *st)
 {
     uint64_t length = read_u64_le(st->mapped), room = st->mapped_size - 8;
     if (length > MAX_HEADER)
-        return safetensors_fail(st, NULL, "the first 8 bytes announce a header of %" PRIu64 " bytes, but at most %d are allowed",
-                    length, MAX_HEADER);
+        return safetensors_fail(st, NULL,
+                                "the first 8 bytes announce a header of %" PRIu64 " bytes, but at most %d are allowed",
+                                length, MAX_HEADER);
     if (length > room)
-        return safetensors_fail(st, NULL, "%" PRIu64 " byte%s missing at the end: the file has %zu, its header alone takes 8 + %"
-                    PRIu64, length - room, length - room == 1 ? "" : "s", st->mapped_size, length);
+        return safetensors_fail(
+            st, NULL, "%" PRIu64 " byte%s missing at the end: the file has %zu, its header alone takes 8 + %" PRIu64,
+            length - room, length - room == 1 ? "" : "s", st->mapped_size, length);
     st->header_len = (size_t)length;
     st->data = st->mapped + 8 + st->header_len; /* data = mapped + 8 + header_len */
     st->data_size = st->mapped_size - 8 - st->header_len;
@@ -173,8 +179,8 @@ int safetensors_open(const char *path, SafetensorsFile *st)
     st->fd = -1;
     if (!st->path)
         return safetensors_fail(st, NULL, "not enough memory");
-    if (map_file(st) == 0 && read_header(st) == 0 && safetensors_read_entries(st) == 0 && check_cover(st) == 0
-        && read_part(st, 8 + st->header_len, st->mapped_size) == 0)
+    if (map_file(st) == 0 && read_header(st) == 0 && safetensors_read_entries(st) == 0 && check_cover(st) == 0 &&
+        read_part(st, 8 + st->header_len, st->mapped_size) == 0)
         return 0;
     safetensors_close(st);
     return -1;
@@ -195,7 +201,9 @@ void safetensors_close(SafetensorsFile *st)
     if (st->path && st->fd >= 0) /* in a zeroed struct 0 is no open file */
         close(st->fd);
     free(st->path);
-    SafetensorsFile empty = {.fd = -1, .read_into_memory = st->read_into_memory, .progress = st->progress,
+    SafetensorsFile empty = {.fd = -1,
+                             .read_into_memory = st->read_into_memory,
+                             .progress = st->progress,
                              .progress_context = st->progress_context};
     memcpy(empty.error, st->error, sizeof empty.error);
     *st = empty;
@@ -350,8 +358,9 @@ static int check_weight(SafetensorsFile *st, const SafetensorsTensor *t, size_t 
     size_t rank = cols ? 2 : 1;
     char here[SHAPE_TEXT], there[SHAPE_TEXT];
     if (t->rank != rank || memcmp(t->shape, asked, rank * sizeof *asked) != 0)
-        return safetensors_fail(st, t, "is %s, but config.json asks for %s", safetensors_shape_text(t->shape, t->rank, here),
-                    safetensors_shape_text(asked, rank, there));
+        return safetensors_fail(st, t, "is %s, but config.json asks for %s",
+                                safetensors_shape_text(t->shape, t->rank, here),
+                                safetensors_shape_text(asked, rank, there));
     return check_computable(st, t);
 }
 
@@ -382,7 +391,9 @@ static int quantise(SafetensorsFile *st, const SafetensorsTensor *t, const Matri
     int result = matmul_quantize(to, place, &from, &bad_row);
     free(widened);
     release_pages(t->file, safetensors_data(t), (size_t)t->length);
-    return result == 0 ? 0 : safetensors_fail(st, t, "row %zu has a NaN or an infinity, which q8 and q4 can't hold", bad_row);
+    return result == 0
+               ? 0
+               : safetensors_fail(st, t, "row %zu has a NaN or an infinity, which q8 and q4 can't hold", bad_row);
 }
 
 /* Finds and checks one tensor and gives it its place. Layers of an array of floats follow one another without a gap;
@@ -429,20 +440,20 @@ static int add_all(Loader *l, const Config *c)
 {
     TransformerWeights *w = l->w;
     size_t vocab = c->vocab_size, dim = c->dim, q_dim = c->q_dim, kv_dim = c->kv_dim, hidden = c->hidden_dim;
-    if (add_weight(l, "model.embed_tokens.weight", -1, vocab, dim, &w->token_embedding_table, &w->embedding)
-        || load_layered(l, "input_layernorm.weight", dim, 0, &w->input_layernorm, NULL)
-        || load_layered(l, "self_attn.q_proj.weight", q_dim, dim, &w->q_proj, w->q)
-        || load_layered(l, "self_attn.q_proj.bias", q_dim, 0, &w->q_bias, NULL)
-        || load_layered(l, "self_attn.k_proj.weight", kv_dim, dim, &w->k_proj, w->k)
-        || load_layered(l, "self_attn.k_proj.bias", kv_dim, 0, &w->k_bias, NULL)
-        || load_layered(l, "self_attn.v_proj.weight", kv_dim, dim, &w->v_proj, w->v)
-        || load_layered(l, "self_attn.v_proj.bias", kv_dim, 0, &w->v_bias, NULL)
-        || load_layered(l, "self_attn.o_proj.weight", dim, q_dim, &w->o_proj, w->o)
-        || load_layered(l, "post_attention_layernorm.weight", dim, 0, &w->post_attention_layernorm, NULL)
-        || load_layered(l, "mlp.gate_proj.weight", hidden, dim, &w->gate_proj, w->gate)
-        || load_layered(l, "mlp.up_proj.weight", hidden, dim, &w->up_proj, w->up)
-        || load_layered(l, "mlp.down_proj.weight", dim, hidden, &w->down_proj, w->down)
-        || add_weight(l, "model.norm.weight", -1, dim, 0, &w->norm, NULL))
+    if (add_weight(l, "model.embed_tokens.weight", -1, vocab, dim, &w->token_embedding_table, &w->embedding) ||
+        load_layered(l, "input_layernorm.weight", dim, 0, &w->input_layernorm, NULL) ||
+        load_layered(l, "self_attn.q_proj.weight", q_dim, dim, &w->q_proj, w->q) ||
+        load_layered(l, "self_attn.q_proj.bias", q_dim, 0, &w->q_bias, NULL) ||
+        load_layered(l, "self_attn.k_proj.weight", kv_dim, dim, &w->k_proj, w->k) ||
+        load_layered(l, "self_attn.k_proj.bias", kv_dim, 0, &w->k_bias, NULL) ||
+        load_layered(l, "self_attn.v_proj.weight", kv_dim, dim, &w->v_proj, w->v) ||
+        load_layered(l, "self_attn.v_proj.bias", kv_dim, 0, &w->v_bias, NULL) ||
+        load_layered(l, "self_attn.o_proj.weight", dim, q_dim, &w->o_proj, w->o) ||
+        load_layered(l, "post_attention_layernorm.weight", dim, 0, &w->post_attention_layernorm, NULL) ||
+        load_layered(l, "mlp.gate_proj.weight", hidden, dim, &w->gate_proj, w->gate) ||
+        load_layered(l, "mlp.up_proj.weight", hidden, dim, &w->up_proj, w->up) ||
+        load_layered(l, "mlp.down_proj.weight", dim, hidden, &w->down_proj, w->down) ||
+        add_weight(l, "model.norm.weight", -1, dim, 0, &w->norm, NULL))
         return -1;
     return c->tie_word_embeddings ? 0 : add_weight(l, "lm_head.weight", -1, vocab, dim, &w->lm_head, &w->head);
 }

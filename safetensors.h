@@ -19,13 +19,33 @@
 #include "net.h"
 
 typedef enum {
-    DTYPE_BOOL, DTYPE_F4, DTYPE_F6_E2M3, DTYPE_F6_E3M2, DTYPE_U8, DTYPE_I8, DTYPE_F8_E5M2, DTYPE_F8_E4M3, DTYPE_F8_E8M0,
-    DTYPE_F8_E4M3FNUZ, DTYPE_F8_E5M2FNUZ, DTYPE_I16, DTYPE_U16, DTYPE_F16, DTYPE_BF16, DTYPE_I32, DTYPE_U32, DTYPE_F32,
-    DTYPE_C64, DTYPE_F64, DTYPE_I64, DTYPE_U64, DTYPE_COUNT
+    DTYPE_BOOL,
+    DTYPE_F4,
+    DTYPE_F6_E2M3,
+    DTYPE_F6_E3M2,
+    DTYPE_U8,
+    DTYPE_I8,
+    DTYPE_F8_E5M2,
+    DTYPE_F8_E4M3,
+    DTYPE_F8_E8M0,
+    DTYPE_F8_E4M3FNUZ,
+    DTYPE_F8_E5M2FNUZ,
+    DTYPE_I16,
+    DTYPE_U16,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_I32,
+    DTYPE_U32,
+    DTYPE_F32,
+    DTYPE_C64,
+    DTYPE_F64,
+    DTYPE_I64,
+    DTYPE_U64,
+    DTYPE_COUNT
 } Dtype;
 
-const char *dtype_name(Dtype dtype);   /* as in the file: "BF16" */
-size_t dtype_bits(Dtype dtype);        /* bits of one element; 4 and 6 are below a byte */
+const char *dtype_name(Dtype dtype); /* as in the file: "BF16" */
+size_t dtype_bits(Dtype dtype);      /* bits of one element; 4 and 6 are below a byte */
 int dtype_parse(const char *text, size_t length, Dtype *dtype);
 
 /* A name or path for a message: what a terminal would obey is escaped (\n, \x1b, \u{202e}); of long text, the end. */
@@ -36,13 +56,13 @@ typedef struct SafetensorsFile SafetensorsFile;
 
 /* One entry of the header. Pointers belong to the file it is from. */
 typedef struct {
-    const char *name;      /* name_length bytes of UTF-8; may hold NUL */
+    const char *name; /* name_length bytes of UTF-8; may hold NUL */
     size_t name_length;
     Dtype dtype;
     size_t rank;
     const uint64_t *shape; /* [rank], slowest axis first */
     uint64_t elements;
-    uint64_t offset, length; /* bytes in the data part: data_offsets are [offset, offset + length) */
+    uint64_t offset, length;     /* bytes in the data part: data_offsets are [offset, offset + length) */
     const SafetensorsFile *file; /* the shard that holds it */
 } SafetensorsTensor;
 
@@ -58,15 +78,15 @@ struct SafetensorsFile {
 
     SafetensorsTensor *tensors; /* [n_tensors], in order of offset */
     size_t n_tensors;
-    uint32_t *lookup;           /* hash table: 1 + index into tensors, 0 is empty */
-    size_t lookup_size;         /* a power of two */
-    uint64_t *shapes;           /* what the tensors' shape pointers point into */
+    uint32_t *lookup;   /* hash table: 1 + index into tensors, 0 is empty */
+    size_t lookup_size; /* a power of two */
+    uint64_t *shapes;   /* what the tensors' shape pointers point into */
 
     SafetensorsFile *shards; /* sharded checkpoint: its files, opened by checkpoint.c; this struct then has no data */
     size_t n_shards;
 
-    int fd;                   /* of the open file, for reading without mapping; -1 when closed */
-    bool read_into_memory;    /* --no-mmap: set before opening */
+    int fd;                          /* of the open file, for reading without mapping; -1 when closed */
+    bool read_into_memory;           /* --no-mmap: set before opening */
     const JsonValue *repeated_names; /* first entry whose name was there before, or NULL: accepted, the last entry of a
                                         name counts; worth a warning */
     void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes, while loading; by one thread; or NULL */

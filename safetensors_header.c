@@ -1,5 +1,5 @@
-/* Reading the header of a .safetensors file: the types of numbers, the entries, the table of names, and the sentences that say
- * what is wrong with them. safetensors.c opens the file, checks how its tensors lie, and loads them.
+/* Reading the header of a .safetensors file: the types of numbers, the entries, the table of names, and the sentences
+ * that say what is wrong with them. safetensors.c opens the file, checks how its tensors lie, and loads them.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -60,8 +60,8 @@ int safetensors_fail(SafetensorsFile *st, const SafetensorsTensor *t, const char
     size_t size = sizeof st->error, used;
     used = (size_t)snprintf(st->error, size, "%s: ", path ? safetensors_printable(path, strlen(path), text) : "file");
     if (t)
-        used += (size_t)snprintf(st->error + used, size - used, "tensor \"%s\": ",
-                                 safetensors_printable(t->name, t->name_length, text));
+        used += (size_t)snprintf(st->error + used, size - used,
+                                 "tensor \"%s\": ", safetensors_printable(t->name, t->name_length, text));
     va_list args;
     va_start(args, fmt);
     vsnprintf(st->error + used, size - used, fmt, args);
@@ -86,9 +86,10 @@ static const struct {
     char name[12];
     size_t bits;
 } dtypes[DTYPE_COUNT] = {
-    {"BOOL", 8}, {"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8}, {"I8", 8}, {"F8_E5M2", 8}, {"F8_E4M3", 8},
-    {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16}, {"BF16", 16},
-    {"I32", 32}, {"U32", 32}, {"F32", 32}, {"C64", 64}, {"F64", 64}, {"I64", 64}, {"U64", 64},
+    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
+    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+    {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+    {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
 };
 
 const char *dtype_name(Dtype dtype)
@@ -226,8 +227,8 @@ static int read_tensor(SafetensorsFile *st, const JsonValue *entry, uint64_t *sh
     }
     if (values[2]->type == JSON_ARRAY && values[2]->length != 2)
         return safetensors_fail(st, t, "data_offsets must be two numbers, found %zu", values[2]->length);
-    if (read_dtype(st, t, values[0]) != 0 || read_sizes(st, t, names[1], values[1], shape) != 0
-        || read_sizes(st, t, names[2], values[2], offsets) != 0)
+    if (read_dtype(st, t, values[0]) != 0 || read_sizes(st, t, names[1], values[1], shape) != 0 ||
+        read_sizes(st, t, names[2], values[2], offsets) != 0)
         return -1;
     t->rank = values[1]->length;
     t->offset = offsets[0];
@@ -243,7 +244,7 @@ static int check_metadata(SafetensorsFile *st, const JsonValue *metadata)
     for (const JsonValue *v = metadata->child; v; v = v->next)
         if (v->type != JSON_STRING)
             return safetensors_fail(st, NULL, "__metadata__ must map text to text; \"%s\" is none",
-                        safetensors_printable(v->key, v->key_length, shown));
+                                    safetensors_printable(v->key, v->key_length, shown));
     return 0;
 }
 
@@ -274,7 +275,6 @@ int safetensors_read_entries(SafetensorsFile *st)
     return 0;
 }
 
-
 int safetensors_check_tensor(SafetensorsFile *st, SafetensorsTensor *t)
 {
     uint64_t end = t->offset + t->length, bits;
@@ -287,12 +287,14 @@ int safetensors_check_tensor(SafetensorsFile *st, SafetensorsTensor *t)
     for (size_t i = 0; i < t->rank && !overflow; i++) /* in this order: [0,2^63,2] fits, [2^63,2,0] does not */
         overflow = __builtin_mul_overflow(t->elements, t->shape[i], &t->elements);
     if (overflow || __builtin_mul_overflow(t->elements, (uint64_t)dtype_bits(t->dtype), &bits))
-        return safetensors_fail(st, t, "the size of %s %s does not fit 64 bits", dtype, safetensors_shape_text(t->shape, t->rank, shape));
+        return safetensors_fail(st, t, "the size of %s %s does not fit 64 bits", dtype,
+                                safetensors_shape_text(t->shape, t->rank, shape));
     if (bits % 8 != 0)
         return safetensors_fail(st, t, "%s %s takes %" PRIu64 " bits, which are no whole bytes", dtype,
-                    safetensors_shape_text(t->shape, t->rank, shape), bits);
+                                safetensors_shape_text(t->shape, t->rank, shape), bits);
     if (bits / 8 != t->length)
-        return safetensors_fail(st, t, "data_offsets [%" PRIu64 ", %" PRIu64 ") hold %" PRIu64 " bytes, but %s %s needs %" PRIu64,
-                    t->offset, end, t->length, dtype, safetensors_shape_text(t->shape, t->rank, shape), bits / 8);
+        return safetensors_fail(
+            st, t, "data_offsets [%" PRIu64 ", %" PRIu64 ") hold %" PRIu64 " bytes, but %s %s needs %" PRIu64,
+            t->offset, end, t->length, dtype, safetensors_shape_text(t->shape, t->rank, shape), bits / 8);
     return 0;
 }

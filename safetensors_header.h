@@ -12,8 +12,8 @@ __attribute__((format(printf, 3, 4))) int safetensors_fail(SafetensorsFile *st, 
 /* "[151936,896]", cut short when it gets long. */
 const char *safetensors_shape_text(const uint64_t *shape, size_t rank, char out[SHAPE_TEXT]);
 
-/* The table of names: room for n tensors; the place of a name's index, or the empty place where it would go; and a tensor added
- * to it, true if it replaced the one of that name. */
+/* The table of names: room for n tensors; the place of a name's index, or the empty place where it would go; and a
+ * tensor added to it, true if it replaced the one of that name. */
 int safetensors_allocate(SafetensorsFile *st, size_t n);
 uint32_t *safetensors_place(const SafetensorsFile *st, const char *name, size_t length);
 bool safetensors_add(SafetensorsFile *st, const SafetensorsTensor *t);

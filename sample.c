@@ -408,8 +408,8 @@ typedef struct {
     const Tokenizer *tokenizer;
     const GenerateOptions *o;
     Generated *out;
-    Text raw;      /* bytes of the answer's tokens, whole characters or not */
-    size_t given;  /* how many of them went out */
+    Text raw;     /* bytes of the answer's tokens, whole characters or not */
+    size_t given; /* how many of them went out */
     double start;
     char *err;
 } Generation;
@@ -598,8 +598,8 @@ static int answer(Generation *g, const int *prompt, size_t n_prompt)
 int generate(Model *m, RunState *s, Sampler *sampler, const Tokenizer *t, const int *prompt, size_t n_prompt,
              const GenerateOptions *o, Generated *out, char err[512])
 {
-    Generation g = {.m = m, .s = s, .sampler = sampler, .tokenizer = t, .o = o, .out = out, .start = seconds_now(),
-                    .err = err};
+    Generation g = {
+        .m = m, .s = s, .sampler = sampler, .tokenizer = t, .o = o, .out = out, .start = seconds_now(), .err = err};
     *out = (Generated){0};
     if (n_prompt == 0)
         return fail(err, "the prompt has no tokens");

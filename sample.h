@@ -7,12 +7,12 @@
 
 /* How to choose. Steps in the reference's order: repeat penalty, temperature, top-k, top-p, min-p, then a draw. */
 typedef struct {
-    bool greedy;           /* the highest logit, the lowest id among equals */
-    float temperature;     /* 0: greedy */
-    size_t top_k;          /* 0: off */
-    float top_p;           /* [0, 1]; 1: off. 0 keeps the best one */
-    float min_p;           /* [0, 1]; 0: off */
-    float repeat_penalty;  /* > 0; 1: off. Each id of prompt and answer once: logits > 0 divided, others multiplied */
+    bool greedy;          /* the highest logit, the lowest id among equals */
+    float temperature;    /* 0: greedy */
+    size_t top_k;         /* 0: off */
+    float top_p;          /* [0, 1]; 1: off. 0 keeps the best one */
+    float min_p;          /* [0, 1]; 0: off */
+    float repeat_penalty; /* > 0; 1: off. Each id of prompt and answer once: logits > 0 divided, others multiplied */
     uint64_t seed;
 } SampleOptions;
 
@@ -50,9 +50,9 @@ typedef enum { FINISH_END, FINISH_LENGTH, FINISH_STOP, FINISH_CONTEXT, FINISH_TI
 const char *finish_reason_name(FinishReason r); /* "end", "length", "stop", "context", "time", "interrupted" */
 
 typedef struct {
-    size_t max_tokens;            /* SIZE_MAX: until an end token or the context is full */
-    double max_seconds;           /* 0: no limit */
-    const char *const *stops;     /* texts that end the answer and are not part of it */
+    size_t max_tokens;        /* SIZE_MAX: until an end token or the context is full */
+    double max_seconds;       /* 0: no limit */
+    const char *const *stops; /* texts that end the answer and are not part of it */
     size_t n_stops;
     const int *eos_ids;
     size_t n_eos;
@@ -67,10 +67,10 @@ typedef struct {
 } GenerateOptions;
 
 typedef struct {
-    IdList ids;            /* new tokens, the end token included */
-    Text text;             /* their text without special tokens and without the stop text */
+    IdList ids; /* new tokens, the end token included */
+    Text text;  /* their text without special tokens and without the stop text */
     FinishReason reason;
-    double prompt_seconds, seconds;  /* prefill; the tokens after the first */
+    double prompt_seconds, seconds; /* prefill; the tokens after the first */
 } Generated;
 void generated_free(Generated *g);
 

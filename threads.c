@@ -1,13 +1,13 @@
 /* The machine and its threads.
  *
- * The pool. A parallel loop is cut into pieces; `remaining` counts those that nobody has taken. To take one is to lower it by
- * compare-and-swap, and whoever succeeds owns piece number pieces - remaining. The loop's description is written only while
- * nothing remains and every piece is done, so the owner of a piece may read it, and a thread that the system has put aside
- * between two pieces holds up nobody, however many loops go by.
+ * The pool. A parallel loop is cut into pieces; `remaining` counts those that nobody has taken. To take one is to lower
+ * it by compare-and-swap, and whoever succeeds owns piece number pieces - remaining. The loop's description is written
+ * only while nothing remains and every piece is done, so the owner of a piece may read it, and a thread that the system
+ * has put aside between two pieces holds up nobody, however many loops go by.
  *
- * Waiting, for work or for the last pieces, is a short spin and then sleep in the kernel: on Linux on a futex, elsewhere on a
- * condition variable. Who goes to sleep says so first and looks once more; who has news writes it first and then looks for
- * sleepers: one of the two sees the other. No more workers are woken than there are processors for.
+ * Waiting, for work or for the last pieces, is a short spin and then sleep in the kernel: on Linux on a futex,
+ * elsewhere on a condition variable. Who goes to sleep says so first and looks once more; who has news writes it first
+ * and then looks for sleepers: one of the two sees the other. No more workers are woken than there are processors for.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -44,7 +44,8 @@ __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char 
     return -1;
 }
 
-/* ---- which kernels this CPU can run ----------------------------------------------------------------------------------- */
+/* ---- which kernels this CPU can run
+ * ----------------------------------------------------------------------------------- */
 
 #ifdef __x86_64__
 
@@ -124,7 +125,8 @@ bool cpu_has(CpuLevel level)
     return level <= best;
 }
 
-/* fmaf() of glibc looks for the instruction at run time; that of other libraries has it only if the compiler was told so. */
+/* fmaf() of glibc looks for the instruction at run time; that of other libraries has it only if the compiler was told
+ * so. */
 bool cpu_exact_fma(void)
 {
     bool fma;
@@ -175,10 +177,12 @@ int cpu_level_from_environment(char err[512])
     bool known = false;
     for (int i = 0; i < CPU_LEVELS; i++)
         known = known || !strcmp(wish, level_names[i]);
-    return fail(err, "RUN_ISA=%.40s: %s; there are %s", wish, known ? "this CPU or system lacks it" : "no such kernels", list);
+    return fail(err, "RUN_ISA=%.40s: %s; there are %s", wish, known ? "this CPU or system lacks it" : "no such kernels",
+                list);
 }
 
-/* ---- numbers in small system files ------------------------------------------------------------------------------------- */
+/* ---- numbers in small system files
+ * ------------------------------------------------------------------------------------- */
 
 /* Reads root/directory/name into text; false if it can't be read or doesn't fit. */
 static bool read_file(char *text, size_t size, const char *root, const char *directory, const char *name)
@@ -217,12 +221,13 @@ static uint64_t find_number(const char *text, const char *word)
     return 0;
 }
 
-/* ---- control groups ------------------------------------------------------------------------------------------------------ */
+/* ---- control groups
+ * ------------------------------------------------------------------------------------------------------ */
 
 #ifdef __linux__
 
-/* A group limits those below it, so each directory from the process's own up to the mount point is asked. Inside a container
- * the upper ones may be all that is visible. */
+/* A group limits those below it, so each directory from the process's own up to the mount point is asked. Inside a
+ * container the upper ones may be all that is visible. */
 typedef uint64_t GroupLimit(const char *root, const char *directory);
 
 static uint64_t least_up_to_root(const char *root, const char *mount, const char *group, GroupLimit *limit)
@@ -299,7 +304,8 @@ static uint64_t processors(uint64_t quota, uint64_t period)
 
 static uint64_t cpu_limit_v1(const char *root, const char *directory)
 {
-    return processors(read_limit(root, directory, "cpu.cfs_quota_us"), read_limit(root, directory, "cpu.cfs_period_us"));
+    return processors(read_limit(root, directory, "cpu.cfs_quota_us"),
+                      read_limit(root, directory, "cpu.cfs_period_us"));
 }
 
 static uint64_t cpu_limit_v2(const char *root, const char *directory)
@@ -312,7 +318,8 @@ static uint64_t cpu_limit_v2(const char *root, const char *directory)
 }
 
 /* What is used counts the files in the page cache, which give way. */
-static uint64_t memory_left(const char *root, const char *directory, const char *max, const char *now, const char *prefix)
+static uint64_t memory_left(const char *root, const char *directory, const char *max, const char *now,
+                            const char *prefix)
 {
     uint64_t limit = read_limit(root, directory, max), used = read_limit(root, directory, now);
     if (limit == UINT64_MAX || used == UINT64_MAX)
@@ -337,7 +344,8 @@ static uint64_t memory_left_v2(const char *root, const char *directory)
     return memory_left(root, directory, "memory.max", "memory.current", "");
 }
 
-/* ---- processors and memory ------------------------------------------------------------------------------------------------ */
+/* ---- processors and memory
+ * ------------------------------------------------------------------------------------------------ */
 
 /* The processors that this process may run on, as a set of *bytes bytes; NULL if the system doesn't tell. */
 static cpu_set_t *affinity(size_t *bytes)
@@ -499,7 +507,8 @@ uint64_t cpu_memory_available(void)
     return cpu_memory_available_under("");
 }
 
-/* ---- sleeping until a word changes ------------------------------------------------------------------------------------- */
+/* ---- sleeping until a word changes
+ * ------------------------------------------------------------------------------------- */
 
 #if defined(__linux__) && !defined(THREADS_PORTABLE)
 
@@ -561,7 +570,8 @@ static int64_t nanoseconds(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* ---- the pool ------------------------------------------------------------------------------------------------------------- */
+/* ---- the pool
+ * ------------------------------------------------------------------------------------------------------------- */
 
 /* Each group of fields that one side writes has a cache line (two, since they are fetched in pairs) of its own. */
 static struct {
@@ -577,9 +587,9 @@ static struct {
     _Alignas(128) atomic_size_t remaining; /* pieces that nobody has taken */
     _Alignas(128) atomic_size_t done;      /* pieces finished */
 
-    _Alignas(128) atomic_uint call;     /* changes when sleeping workers are called */
-    _Alignas(128) atomic_uint finish;   /* changes when a sleeping caller must look at done */
-    _Alignas(128) atomic_int sleepers;  /* workers asleep, or about to be */
+    _Alignas(128) atomic_uint call;    /* changes when sleeping workers are called */
+    _Alignas(128) atomic_uint finish;  /* changes when a sleeping caller must look at done */
+    _Alignas(128) atomic_int sleepers; /* workers asleep, or about to be */
     atomic_bool caller_sleeps, stop;
 } pool;
 

@@ -27,7 +27,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* ---- errors, lists ---------------------------------------------------------------------------------------------------- */
+/* ---- errors, lists
+ * ---------------------------------------------------------------------------------------------------- */
 
 int tokenizer_fail(char err[512], const char *fmt, ...)
 {
@@ -110,7 +111,7 @@ void text_free(Text *text)
     *text = (Text){0};
 }
 
-/* ---- words ------------------------------------------------------------------------------------------------------- */
+/* ---- words -------------------------------------------------------------------------------------------------------- */
 
 /* U+5000..U+9FFF and U+B000..U+CFFF are all letters, of three bytes each. */
 static bool is_ideograph(char lead)
@@ -193,7 +194,7 @@ static size_t next_word(const Tokenizer *t, const char *s, size_t n)
     return after_newline ? after_newline : end == n || last == 0 ? end : last;
 }
 
-/* ---- merging ----------------------------------------------------------------------------------------------------- */
+/* ---- merging ------------------------------------------------------------------------------------------------------ */
 
 #define SHORT_WORD 64
 
@@ -357,7 +358,8 @@ static int merge_word(const Tokenizer *t, const char *s, size_t length, IdList *
     return 0;
 }
 
-/* ---- added tokens ----------------------------------------------------------------------------------------------------- */
+/* ---- added tokens
+ * ----------------------------------------------------------------------------------------------------- */
 
 /* The first of [low, high), which all are longer than k, whose byte k is at least `byte`. */
 static const Added *first_with(const Added *low, const Added *high, size_t k, int byte)
@@ -386,7 +388,7 @@ const Added *tokenizer_match_added(const AddedSet *set, const char *s, size_t n)
     return best;
 }
 
-/* ---- encoding ---------------------------------------------------------------------------------------------------- */
+/* ---- encoding ----------------------------------------------------------------------------------------------------- */
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define LAST_BYTE_SHIFT 56
@@ -503,7 +505,8 @@ bool tokenizer_is_valid_utf8(const char *s, size_t n)
 }
 
 /* added: added tokens are looked for, but not in bytes marked in plain (NULL: anywhere). */
-int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, bool added, const char *plain, IdList *ids, char err[512])
+int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, bool added, const char *plain, IdList *ids,
+                            char err[512])
 {
     Text valid = {0};
     int failed = 0;
@@ -530,7 +533,7 @@ int tokenizer_encode(Tokenizer *t, const char *text, size_t length, bool added, 
     return tokenizer_encode_marked(t, text, length, added, NULL, ids, err);
 }
 
-/* ---- decoding and looking up ------------------------------------------------------------------------------------- */
+/* ---- decoding and looking up -------------------------------------------------------------------------------------- */
 
 int text_append_replacing(Text *out, const char *bytes, size_t length)
 {
@@ -578,7 +581,8 @@ bool tokenizer_is_special(const Tokenizer *t, int id)
 
 int tokenizer_id(const Tokenizer *t, const char *token, size_t length)
 {
-    const Added *a = tokenizer_match_added(&t->raw_added, token, length), *b = tokenizer_match_added(&t->nfc_added, token, length);
+    const Added *a = tokenizer_match_added(&t->raw_added, token, length),
+                *b = tokenizer_match_added(&t->nfc_added, token, length);
     if ((a && a->length == length) || (b && b->length == length))
         return a && a->length == length ? a->id : b->id;
     char *scratch = malloc(length + 1);

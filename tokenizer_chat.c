@@ -54,7 +54,8 @@ static int unknown_syntax(Chat *c, const char *from)
         n++;
     if (n == 0)
         return tokenizer_fail(c->err, "the chat template ends within a tag");
-    return tokenizer_fail(c->err, "the chat template has \"%.*s\", which no known ChatML template has there", (int)n, from);
+    return tokenizer_fail(c->err, "the chat template has \"%.*s\", which no known ChatML template has there", (int)n,
+                          from);
 }
 
 /* Writes out bytes; mark 1: of a message, which may hold anything. */
@@ -441,8 +442,16 @@ static int render(const Tokenizer *t, const Message *messages, size_t n, bool ge
     const Text *template = &t->chat_template;
     size_t length = template->length;
     length -= length && template->bytes[length - 1] == '\n'; /* as Jinja does */
-    Chat c = {.at = template->bytes, .end = template->bytes + length, .messages = messages, .count = n, .out = out,
-              .marks = marks, .err = err, .generation_prompt = generation_prompt, .active = true, .line_start = true};
+    Chat c = {.at = template->bytes,
+              .end = template->bytes + length,
+              .messages = messages,
+              .count = n,
+              .out = out,
+              .marks = marks,
+              .err = err,
+              .generation_prompt = generation_prompt,
+              .active = true,
+              .line_start = true};
     if (t->chat_problem[0])
         return tokenizer_fail(err, "%s", t->chat_problem);
     if (n == 0)
@@ -469,7 +478,7 @@ static int try_chat(Tokenizer *t, char err[512])
     static const Message trial[] = {
         {"system", "S", 6, 1}, {"user", "U", 4, 1}, {"assistant", "A", 9, 1}, {"user", "V", 4, 1}};
     static const char whole[] = SYSTEM_BEGIN "S<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"
-                                "A<|im_end|>\n<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n";
+                                             "A<|im_end|>\n<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n";
     static const char tail[] = "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n";
     const size_t begin = strlen(SYSTEM_BEGIN), end = strlen(TURN_END);
     Text all = {0}, one = {0}, marks = {0};
@@ -495,7 +504,8 @@ static int try_chat(Tokenizer *t, char err[512])
 /* The chat template: chat_template.jinja, else tokenizer_config.json's, which is a text or a list of named ones. */
 static int read_template(Tokenizer *t, const char *folder, char err[512])
 {
-    char *file = tokenizer_join_path(folder, "chat_template.jinja"), *config_path = tokenizer_join_path(folder, "tokenizer_config.json");
+    char *file = tokenizer_join_path(folder, "chat_template.jinja"),
+         *config_path = tokenizer_join_path(folder, "tokenizer_config.json");
     Text config_text = {0};
     JsonValue *config = NULL;
     int result = file && config_path ? tokenizer_read_file(file, &t->chat_template, err) : tokenizer_fail_memory(err);
@@ -510,7 +520,8 @@ static int read_template(Tokenizer *t, const char *folder, char err[512])
         if (result == 0 && found && found->type == JSON_STRING)
             result = text_append(&t->chat_template, found->text, found->length) ? tokenizer_fail_memory(err) : 0;
         else if (result >= 0)
-            result = tokenizer_fail(err, "%s has no chat_template.jinja, and no chat template in tokenizer_config.json", folder);
+            result = tokenizer_fail(err, "%s has no chat_template.jinja, and no chat template in tokenizer_config.json",
+                                    folder);
     }
     json_free(config);
     text_free(&config_text);

@@ -1,5 +1,5 @@
-/* What the three files of the tokenizer share: tokenizer.c encodes and decodes, tokenizer_read.c reads the files, tokenizer_chat.c
- * writes chats. Nobody else includes this. */
+/* What the three files of the tokenizer share: tokenizer.c encodes and decodes, tokenizer_read.c reads the files,
+ * tokenizer_chat.c writes chats. Nobody else includes this. */
 #ifndef TOKENIZER_PARTS_H
 #define TOKENIZER_PARTS_H
 
@@ -8,15 +8,15 @@
 
 #include <string.h>
 
-#define SPLIT_PATTERN                                                                                    \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" \
+#define SPLIT_PATTERN                                                                                                  \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"                \
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define FILE_LIMIT (1u << 29) /* bytes of a file: offsets into its tokens fit 32 bits */
+#define FILE_LIMIT (1u << 29)                                /* bytes of a file: offsets into its tokens fit 32 bits */
 #define SHOWN(length) ((int)((length) > 60 ? 60 : (length))) /* bytes of a name in a message */
 
 typedef struct {
-    uint32_t start, length;   /* in Tokenizer.bytes; start UNSET: no such id yet */
-    bool raw, special, made;  /* raw: not written in the byte letters; made: a merge makes it */
+    uint32_t start, length;  /* in Tokenizer.bytes; start UNSET: no such id yet */
+    bool raw, special, made; /* raw: not written in the byte letters; made: a merge makes it */
 } Piece;
 #define UNSET UINT32_MAX
 
@@ -109,7 +109,8 @@ int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, bool added, c
 /* tokenizer_chat.c. Reads the chat template; without a usable one only chat fails, by t->chat_problem. */
 void tokenizer_open_chat(Tokenizer *t, const char *folder);
 
-/* ---- hash tables ------------------------------------------------------------------------------------------------------ */
+/* ---- hash tables
+ * ------------------------------------------------------------------------------------------------------ */
 
 #define GOLDEN 0x9e3779b97f4a7c15u /* 2^64 / golden ratio: multiplying by it spreads the bits */
 
@@ -174,7 +175,8 @@ static inline Merge *find_merge(const Tokenizer *t, int left, int right)
             return &t->merges[i];
 }
 
-/* ---- whole characters ------------------------------------------------------------------------------------------------- */
+/* ---- whole characters
+ * ------------------------------------------------------------------------------------------------- */
 
 /* A word of Chinese has three bytes a character, and nearly always they become one token before anything else touches
  * them; then the word may as well begin as characters. When is that so? A merge reaches into an unfinished character

@@ -1,5 +1,5 @@
-/* Reads what a tokenizer is from its files: tokenizer.json, or vocab.json and merges.txt. All of it is checked here, and what it asks for
- * beyond what tokenizer.c does is refused, quoting it.
+/* Reads what a tokenizer is from its files: tokenizer.json, or vocab.json and merges.txt. All of it is checked here,
+ * and what it asks for beyond what tokenizer.c does is refused, quoting it.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-/* ---- files ------------------------------------------------------------------------------------------------------------ */
+/* ---- files
+ * ------------------------------------------------------------------------------------------------------------ */
 
 int tokenizer_read_file(const char *path, Text *out, char err[512])
 {
@@ -52,7 +53,7 @@ char *tokenizer_join_path(const char *folder, const char *name)
     char *path = NULL;
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }
-/* ---- letters that stand for bytes -------------------------------------------------------------------------------- */
+/* ---- letters that stand for bytes --------------------------------------------------------------------------------- */
 
 static void make_letters(Tokenizer *t)
 {
@@ -90,7 +91,7 @@ int tokenizer_written_id(const Tokenizer *t, const char *token, size_t length, c
     return bytes_id(t, scratch, n, raw);
 }
 
-/* ---- what a tokenizer.json may ask for --------------------------------------------------------------------------- */
+/* ---- what a tokenizer.json may ask for ---------------------------------------------------------------------------- */
 
 /* A value of the file as short JSON text, for comparisons and messages. */
 static const char *quoted(const JsonValue *value, char out[256])
@@ -165,8 +166,8 @@ static int check_settings(Tokenizer *t, const JsonValue *root, const char *path,
         const char *accepted = settings[i].accepted;
         snprintf(line, sizeof line, "\n%s\n", quoted(v, quote));
         if (!strstr(accepted, line))
-            return tokenizer_fail(err, "%s: %s is %.160s, which is not supported; expected %.*s", path, settings[i].path,
-                        quoted(v, quote), (int)strcspn(accepted + 1, "\n"), accepted + 1);
+            return tokenizer_fail(err, "%s: %s is %.160s, which is not supported; expected %.*s", path,
+                                  settings[i].path, quoted(v, quote), (int)strcspn(accepted + 1, "\n"), accepted + 1);
     }
     const JsonValue *pattern = value_at(root, "pre_tokenizer.pretokenizers.0.pattern.Regex");
     if (!json_string_is(pattern, SPLIT_PATTERN))
@@ -208,7 +209,8 @@ static int read_post_processor(Tokenizer *t, const JsonValue *v, const char *pat
     return known ? 0 : refuse(path, "post_processor", v, "ByteLevel, one known token before the text, or null", err);
 }
 
-/* ---- whole characters ------------------------------------------------------------------------------------------------- */
+/* ---- whole characters
+ * ------------------------------------------------------------------------------------------------- */
 
 /* Enters a merge's result, if it begins or ends within a character. */
 static void note_crossing(Tokenizer *t, int id, int rank)
@@ -225,7 +227,7 @@ static void note_crossing(Tokenizer *t, int id, int rank)
             *lowest = rank;
     }
 }
-/* ---- reading the vocabulary and the merges ----------------------------------------------------------------------- */
+/* ---- reading the vocabulary and the merges ------------------------------------------------------------------------ */
 
 /* Puts a token's bytes behind the others; there is room. */
 static void add_piece(Tokenizer *t, size_t id, const char *token, size_t length)
@@ -256,8 +258,8 @@ static int make_room(Tokenizer *t, const JsonValue *vocab, const JsonValue *adde
         return tokenizer_fail_memory(err);
     for (size_t i = 0; i < tokens; i++)
         t->pieces[i] = (Piece){.start = UNSET};
-    memset(t->names, 0xff, names * sizeof *t->names);    /* every id -1 */
-    memset(t->merges, 0xff, slots * sizeof *t->merges);  /* every pair NO_PAIR */
+    memset(t->names, 0xff, names * sizeof *t->names);   /* every id -1 */
+    memset(t->merges, 0xff, slots * sizeof *t->merges); /* every pair NO_PAIR */
     for (t->merges_shift = 64; slots > 1; slots /= 2)
         t->merges_shift--;
     for (size_t i = 0; i < 256 * 256; i++)
@@ -273,10 +275,12 @@ static int read_vocabulary(Tokenizer *t, const JsonValue *vocab, const char *pat
         uint64_t id;
         int shown = SHOWN(v->key_length);
         if (json_u64(v, &id) || id >= t->vocab_size)
-            return tokenizer_fail(err, "%s: token \"%.*s\" has the id %.60s, but %zu tokens should have the ids 0 to %zu", path,
-                        shown, v->key, quoted(v, quote), t->vocab_size, t->vocab_size - 1);
+            return tokenizer_fail(err,
+                                  "%s: token \"%.*s\" has the id %.60s, but %zu tokens should have the ids 0 to %zu",
+                                  path, shown, v->key, quoted(v, quote), t->vocab_size, t->vocab_size - 1);
         if (t->pieces[id].start != UNSET)
-            return tokenizer_fail(err, "%s: two tokens have the id %zu, one of them \"%.*s\"", path, (size_t)id, shown, v->key);
+            return tokenizer_fail(err, "%s: two tokens have the id %zu, one of them \"%.*s\"", path, (size_t)id, shown,
+                                  v->key);
         add_piece(t, id, v->key, v->key_length);
         const Piece *p = &t->pieces[id];
         uint64_t hash = hash_bytes(t->bytes + p->start, p->length);
@@ -325,16 +329,17 @@ static int add_merge(MergeReader *m, const char *left, size_t left_length, const
     if (text_append(&m->scratch, left, left_length) || text_append(&m->scratch, right, right_length))
         return tokenizer_fail_memory(err);
     char *scratch = m->scratch.bytes;
-    int l = tokenizer_written_id(t, left, left_length, scratch), r = tokenizer_written_id(t, right, right_length, scratch);
+    int l = tokenizer_written_id(t, left, left_length, scratch),
+        r = tokenizer_written_id(t, right, right_length, scratch);
     if (l < 0 || r < 0)
-        return tokenizer_fail(err, "%s: merge %zu has the part \"%.*s\", which is not in the vocabulary", m->path, t->merge_count,
-                    l < 0 ? SHOWN(left_length) : SHOWN(right_length), l < 0 ? left : right);
+        return tokenizer_fail(err, "%s: merge %zu has the part \"%.*s\", which is not in the vocabulary", m->path,
+                              t->merge_count, l < 0 ? SHOWN(left_length) : SHOWN(right_length), l < 0 ? left : right);
     memcpy(scratch, left, left_length);
     memcpy(scratch + left_length, right, right_length);
     int id = merged_id(m, l, r, scratch, left_length + right_length);
     if (id < 0)
-        return tokenizer_fail(err, "%s: merge %zu makes \"%.*s%.*s\", which is not in the vocabulary", m->path, t->merge_count,
-                    SHOWN(left_length), left, SHOWN(right_length), right);
+        return tokenizer_fail(err, "%s: merge %zu makes \"%.*s%.*s\", which is not in the vocabulary", m->path,
+                              t->merge_count, SHOWN(left_length), left, SHOWN(right_length), right);
     Merge *merge = find_merge(t, l, r);
     Piece *pl = &t->pieces[l], *pr = &t->pieces[r], *made = &t->pieces[id];
     m->regular = m->regular && merge->pair == NO_PAIR && !made->made && (pl->made || pl->length <= 1) &&
@@ -361,7 +366,7 @@ static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
             failed = add_merge(m, left->text, left->length, left->next->text, left->next->length, err);
         else
             failed = tokenizer_fail(err, "%s: merge %zu is %.160s, expected \"a b\" or [\"a\", \"b\"]", m->path,
-                          m->t->merge_count, quoted(v, quote));
+                                    m->t->merge_count, quoted(v, quote));
         if (failed)
             return -1;
     }
@@ -372,7 +377,7 @@ static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
     return 0;
 }
 
-/* ---- added tokens ------------------------------------------------------------------------------------------------ */
+/* ---- added tokens ------------------------------------------------------------------------------------------------- */
 
 static int compare_added(const void *a, const void *b)
 {
@@ -429,8 +434,9 @@ static int read_added_token(Tokenizer *t, const JsonValue *token, const char *pa
     size_t expected = known >= 0 ? (size_t)known : t->size;
     if (json_u64(number, &id) || id != expected) {
         free(copy);
-        return tokenizer_fail(err, "%s: added token \"%.*s\" has the id %.40s, expected %zu (the next, or the vocabulary's)",
-                    path, SHOWN(length), text->text, quoted(number, quote), expected);
+        return tokenizer_fail(err,
+                              "%s: added token \"%.*s\" has the id %.40s, expected %zu (the next, or the vocabulary's)",
+                              path, SHOWN(length), text->text, quoted(number, quote), expected);
     }
     memcpy(copy, text->text, length);
     if (normalized && t->nfc) {
@@ -462,7 +468,7 @@ static int read_added(Tokenizer *t, const JsonValue *list, const char *path, cha
     }
     return 0;
 }
-/* ---- reading the files ------------------------------------------------------------------------------------------- */
+/* ---- reading the files -------------------------------------------------------------------------------------------- */
 
 static int read_model(Tokenizer *t, const JsonValue *vocab, const JsonValue *merges, const JsonValue *added,
                       const char *path, char err[512])
@@ -538,7 +544,8 @@ static int read_vocab_and_merges(Tokenizer *t, const char *folder, char err[512]
     char usual_text[100];
     Text texts[4] = {{0}};
     JsonValue *vocab = NULL, *merges = NULL, *config = NULL, *usual = NULL;
-    int result = paths[0] && paths[1] && paths[2] ? tokenizer_read_json(paths[0], &texts[0], &vocab, err) : tokenizer_fail_memory(err);
+    int result = paths[0] && paths[1] && paths[2] ? tokenizer_read_json(paths[0], &texts[0], &vocab, err)
+                                                  : tokenizer_fail_memory(err);
     if (result == 0)
         result = tokenizer_read_file(paths[1], &texts[1], err);
     if (result == 0) {
@@ -562,7 +569,7 @@ static int read_vocab_and_merges(Tokenizer *t, const char *folder, char err[512]
     return result;
 }
 
-/* ---- opening and closing ----------------------------------------------------------------------------------------- */
+/* ---- opening and closing ------------------------------------------------------------------------------------------ */
 
 void tokenizer_close(Tokenizer *t)
 {
@@ -623,7 +630,8 @@ Tokenizer *tokenizer_open(const char *path, char err[512])
         if (result > 0 && folder)
             result = read_vocab_and_merges(t, path, err);
         if (result > 0)
-            tokenizer_fail(err, "%s: %s", path, folder ? "has no tokenizer.json, nor vocab.json and merges.txt" : "no such file");
+            tokenizer_fail(err, "%s: %s", path,
+                           folder ? "has no tokenizer.json, nor vocab.json and merges.txt" : "no such file");
     }
     if (result == 0 && make_caches(t))
         result = tokenizer_fail_memory(err);

@@ -1,5 +1,5 @@
-/* net.c: config.json, rope frequencies bit for bit, and the whole network on the demo model against the reference's logits:
- * for every kernel level, thread count, block size and exact weight mode, with the same bits. */
+/* net.c: config.json, rope frequencies bit for bit, and the whole network on the demo model against the reference's
+ * logits: for every kernel level, thread count, block size and exact weight mode, with the same bits. */
 #include "../net.h"
 
 #include <math.h>
@@ -24,8 +24,9 @@ static char *read_all(const char *path, size_t *length)
 
 /* ---- config.json ---- */
 
-#define BASE "\"architectures\":[\"Qwen2ForCausalLM\"],\"hidden_size\":64,\"intermediate_size\":8,\"num_hidden_layers\":3," \
-             "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":10"
+#define BASE                                                                                                           \
+    "\"architectures\":[\"Qwen2ForCausalLM\"],\"hidden_size\":64,\"intermediate_size\":8,\"num_hidden_layers\":3,"     \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":10"
 
 static const struct {
     const char *more, *want; /* added to BASE; part of the refusal */
@@ -74,29 +75,39 @@ static void test_config(void)
     char err[512];
     check(parse(&c, "", err) == 0, "%s", err);
     check(c.head_dim == 16 && c.q_dim == 64 && c.kv_dim == 32 && c.max_positions == 32768, "derived sizes");
-    check(c.rope_theta == 10000 && !c.tie_word_embeddings && c.bos_token_id == -1 && c.n_eos == 0, "the reference's defaults");
+    check(c.rope_theta == 10000 && !c.tie_word_embeddings && c.bos_token_id == -1 && c.n_eos == 0,
+          "the reference's defaults");
     check(c.rms_norm_eps == 1e-6f && c.sliding_window == 0 && !c.layer_is_sliding[2], "the reference's defaults");
     config_free(&c);
 
-    check(parse(&c, ",\"use_sliding_window\":true,\"sliding_window\":7,\"max_window_layers\":1,\"eos_token_id\":[3,4],\"bos_token_id\":0",
-                err) == 0, "%s", err);
-    check(c.sliding_window == 7 && !c.layer_is_sliding[0] && c.layer_is_sliding[1] && c.layer_is_sliding[2], "windows from layer 1");
+    check(parse(&c,
+                ",\"use_sliding_window\":true,\"sliding_window\":7,\"max_window_layers\":1,\"eos_token_id\":[3,4],"
+                "\"bos_token_id\":0",
+                err) == 0,
+          "%s", err);
+    check(c.sliding_window == 7 && !c.layer_is_sliding[0] && c.layer_is_sliding[1] && c.layer_is_sliding[2],
+          "windows from layer 1");
     check(c.n_eos == 2 && c.eos_token_ids[1] == 4 && c.bos_token_id == 0, "ids");
     config_free(&c);
 
-    check(parse(&c, ",\"use_sliding_window\":true,\"sliding_window\":7,\"layer_types\":[\"sliding_attention\",\"full_attention\","
-                    "\"full_attention\"]", err) == 0, "%s", err);
+    check(parse(&c,
+                ",\"use_sliding_window\":true,\"sliding_window\":7,\"layer_types\":[\"sliding_attention\",\"full_"
+                "attention\","
+                "\"full_attention\"]",
+                err) == 0,
+          "%s", err);
     check(c.layer_is_sliding[0] && !c.layer_is_sliding[1], "layer_types decide");
     config_free(&c);
 
-    check(parse(&c, ",\"use_sliding_window\":true,\"sliding_window\":null,\"num_key_value_heads\":null", err) == 0, "%s", err);
+    check(parse(&c, ",\"use_sliding_window\":true,\"sliding_window\":null,\"num_key_value_heads\":null", err) == 0,
+          "%s", err);
     check(c.sliding_window == 0 && c.n_kv_heads == 4, "null window, null kv heads");
     config_free(&c);
 
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         strcpy(err, "accepted");
-        check(parse(&c, refused[i].more, err) == -1 && strstr(err, refused[i].want) && strstr(err, "config.json"), "%s: %s",
-              refused[i].more, err);
+        check(parse(&c, refused[i].more, err) == -1 && strstr(err, refused[i].want) && strstr(err, "config.json"),
+              "%s: %s", refused[i].more, err);
     }
     check(config_parse(&c, "[]", 2, "x", err) == -1 && strstr(err, "not a JSON object"), "%s", err);
     check(config_parse(&c, "{", 1, "x", err) == -1 && strstr(err, "byte"), "%s", err);
@@ -120,7 +131,8 @@ static void test_rope(void)
         for (size_t i = 0; i <= c.head_dim / 2; i++) {
             uint32_t want = (uint32_t)strtoul(at, &at, 16), have;
             memcpy(&have, &got[i], 4);
-            check(have == want, "line %d, head_dim %zu, number %zu: %08x, the reference has %08x", lines + 1, c.head_dim, i, have, want);
+            check(have == want, "line %d, head_dim %zu, number %zu: %08x, the reference has %08x", lines + 1,
+                  c.head_dim, i, have, want);
         }
         config_free(&c);
     }
@@ -139,7 +151,8 @@ static void demo_open(Demo *d, WeightMode mode)
 {
     char err[512];
     *d = (Demo){0};
-    if (checkpoint_open(&d->checkpoint, DEMO, false, err) || checkpoint_read_config(&d->checkpoint, &d->model.config, err)) {
+    if (checkpoint_open(&d->checkpoint, DEMO, false, err) ||
+        checkpoint_read_config(&d->checkpoint, &d->model.config, err)) {
         printf("%s\n", err);
         exit(1);
     }
@@ -217,7 +230,9 @@ static void test_golden(Demo *d, const char *name)
     check(worst < 1e-4 * spread(reference, vocab), "%s: off by %g", name, worst);
 
     RunState s;
-    check(run_state_init(&s, &d->model.config, 512, 512, false, err) == 0 && run_state_reserve(&s, n + n_greedy, err) == 0, "%s", err);
+    check(run_state_init(&s, &d->model.config, 512, 512, false, err) == 0 &&
+              run_state_reserve(&s, n + n_greedy, err) == 0,
+          "%s", err);
     const float *out = forward(&d->model, &s, ids, (int)n);
     check(n_greedy == 64, "%zu greedy ids", n_greedy);
     for (size_t i = 0; i < n_greedy; i++) {
@@ -260,8 +275,8 @@ static void test_same_bits(void)
                         first = malloc(vocab * sizeof *first);
                         memcpy(first, logits, vocab * sizeof *first);
                     }
-                    check(memcmp(first, logits, vocab * sizeof *first) == 0, "mode %d, %s, %d threads, blocks of %zu", mode,
-                          cpu_level_name((CpuLevel)level), threads, blocks[b]);
+                    check(memcmp(first, logits, vocab * sizeof *first) == 0, "mode %d, %s, %d threads, blocks of %zu",
+                          mode, cpu_level_name((CpuLevel)level), threads, blocks[b]);
                 }
             }
         }
@@ -281,12 +296,14 @@ static void test_rewind(Demo *d)
     logits_of(d, b, 4, 512, fresh);
     RunState s;
     char err[512];
-    check(run_state_init(&s, &d->model.config, 512, 512, false, err) == 0 && run_state_reserve(&s, 16, err) == 0, "%s", err);
+    check(run_state_init(&s, &d->model.config, 512, 512, false, err) == 0 && run_state_reserve(&s, 16, err) == 0, "%s",
+          err);
     forward(&d->model, &s, a, 5);
     run_state_rewind(&s, 2);
     check(s.pos == 2, "at %zu", s.pos);
     check(memcmp(forward(&d->model, &s, b + 2, 2), fresh, vocab * sizeof *fresh) == 0, "logits after rewinding");
-    check(run_state_reserve(&s, 513, err) == -1 && strstr(err, "513 positions do not fit the context of 512"), "%s", err);
+    check(run_state_reserve(&s, 513, err) == -1 && strstr(err, "513 positions do not fit the context of 512"), "%s",
+          err);
     run_state_free(&s);
     free(fresh);
 }

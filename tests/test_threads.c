@@ -13,7 +13,8 @@
 #include "../threads.h"
 #include "check.h"
 
-/* ---- kernel levels ---------------------------------------------------------------------------------------------------- */
+/* ---- kernel levels
+ * ---------------------------------------------------------------------------------------------------- */
 
 static void test_levels(void)
 {
@@ -40,7 +41,8 @@ static void test_levels(void)
     unsetenv("RUN_ISA");
 }
 
-/* ---- the machine ---------------------------------------------------------------------------------------------------------- */
+/* ---- the machine
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static char root[64]; /* a directory that plays the system's files */
 
@@ -68,11 +70,16 @@ static void empty_root(void)
 static void test_cores(void)
 {
     int all = cpu_cores_usable_under(root); /* nothing but the affinity */
-    check(all >= 1 && cpu_cores_usable() >= 1 && cpu_cores_usable() <= all, "%d cores, %d usable", all, cpu_cores_usable());
+    check(all >= 1 && cpu_cores_usable() >= 1 && cpu_cores_usable() <= all, "%d cores, %d usable", all,
+          cpu_cores_usable());
     static const struct {
         const char *max;
         int cores;
-    } quotas[] = {{"max 100000\n", 0}, {"100000 100000\n", 1}, {"50000 100000\n", 1}, {"199999 100000\n", 1}, {"90000000 100000\n", 0}};
+    } quotas[] = {{"max 100000\n", 0},
+                  {"100000 100000\n", 1},
+                  {"50000 100000\n", 1},
+                  {"199999 100000\n", 1},
+                  {"90000000 100000\n", 0}};
     put("/proc/self/cgroup", "0::/outer/inner\n");
     for (size_t i = 0; i < sizeof quotas / sizeof *quotas; i++) {
         int want = quotas[i].cores ? quotas[i].cores : all;
@@ -138,7 +145,8 @@ static void test_memory(void)
     put("/sys/fs/cgroup/g/memory.max", "3000000\n");
     put("/sys/fs/cgroup/g/memory.current", "1000000\n");
     check(cpu_memory_available_under(root) == 2000000, "group's limit");
-    put("/sys/fs/cgroup/g/memory.stat", "anon 5\nfile 900000\ninactive_file 300000\nactive_file 500000\nunevictable 0\n");
+    put("/sys/fs/cgroup/g/memory.stat",
+        "anon 5\nfile 900000\ninactive_file 300000\nactive_file 500000\nunevictable 0\n");
     check(cpu_memory_available_under(root) == 2800000, "page cache gives way");
     put("/sys/fs/cgroup/memory.max", "max\n");
     check(cpu_memory_available_under(root) == 2800000, "no limit above");
@@ -164,7 +172,8 @@ static void test_memory(void)
     empty_root();
 }
 
-/* ---- the pool --------------------------------------------------------------------------------------------------------------- */
+/* ---- the pool
+ * --------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     size_t n, grain;
@@ -177,8 +186,8 @@ static void cover(void *context, size_t begin, size_t end, int thread)
 {
     Coverage *c = context;
     atomic_fetch_add(&c->calls, 1);
-    if (begin % c->grain || end <= begin || end - begin > c->grain || end > c->n || thread < 0 || thread >= c->threads ||
-        (end - begin < c->grain && end != c->n))
+    if (begin % c->grain || end <= begin || end - begin > c->grain || end > c->n || thread < 0 ||
+        thread >= c->threads || (end - begin < c->grain && end != c->n))
         atomic_fetch_add(&c->wrong, 1);
     for (size_t i = begin; i < end; i++)
         c->seen[i]++;
@@ -200,8 +209,8 @@ static void test_cover(size_t n, size_t grain)
     for (size_t i = 0; i < n; i++)
         once += c.seen[i] == 1;
     size_t pieces = n / grain + (n % grain != 0);
-    check(once == n && atomic_load(&c.wrong) == 0 && atomic_load(&c.calls) == pieces, "n %zu, grain %zu, %d threads: %zu once, %zu calls",
-          n, grain, c.threads, once, atomic_load(&c.calls));
+    check(once == n && atomic_load(&c.wrong) == 0 && atomic_load(&c.calls) == pieces,
+          "n %zu, grain %zu, %d threads: %zu once, %zu calls", n, grain, c.threads, once, atomic_load(&c.calls));
     free(c.seen);
 }
 
@@ -269,7 +278,8 @@ static void test_pool(int count)
     char err[512] = "";
     check(threads_start(count, err) == 0, "%s", err);
     check(threads_count() >= 1 && threads_count() <= count, "%d of %d", threads_count(), count);
-    static const size_t shapes[][2] = {{0, 1}, {1, 1}, {1, 9}, {2, 1}, {3, 2}, {16, 16}, {17, 16}, {1000, 1}, {100000, 7}};
+    static const size_t shapes[][2] = {{0, 1},   {1, 1},   {1, 9},    {2, 1},     {3, 2},
+                                       {16, 16}, {17, 16}, {1000, 1}, {100000, 7}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         test_cover(shapes[i][0], shapes[i][1]);
     for (int i = 0; i < 200; i++)
