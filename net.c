@@ -36,7 +36,7 @@ __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char 
     return -1;
 }
 
-/* ---- config.json -------------------------------------------------------------------------------------------------- */
+/* ---- config.json ------------------------------------------------------------------------------------------------- */
 
 /* Most that a size in config.json may be: far beyond any model, and the product of two fits 64 bits. */
 #define MAX_SIZE 0x7fffffffu
@@ -300,7 +300,7 @@ void config_free(Config *c)
     *c = (Config){0};
 }
 
-/* ---- rotary embedding --------------------------------------------------------------------------------------------- */
+/* ---- rotary embedding -------------------------------------------------------------------------------------------- */
 
 /* Dimension at which the angle turns `rotations` times over the positions that the model was trained on. */
 static double yarn_dimension(const Config *c, double rotations)
@@ -362,7 +362,7 @@ static void rope_angles(RunState *s, size_t half, size_t n)
         }
 }
 
-/* ---- buffers and cache -------------------------------------------------------------------------------------------- */
+/* ---- buffers and cache ------------------------------------------------------------------------------------------- */
 
 /* Floats at a multiple of 64 bytes, not zeroed: what a short prompt doesn't use is never touched. NULL when the size
  * overflows or memory ran out. */
@@ -457,8 +457,7 @@ size_t run_state_bytes(const Config *c, size_t ctx, size_t block)
     return sizeof(float) * (block * a_token + c->vocab_size + cache);
 }
 
-/* ---- the steps that go token by token, in parallel over the tokens of a block
- * ------------------------------------------ */
+/* ---- the steps that go token by token, in parallel over the tokens of a block ------------------------------------ */
 
 typedef struct {
     const Config *c;
@@ -511,8 +510,7 @@ static void observe(const RunState *s, int layer, const char *step, const float 
         s->observe(s->observe_context, layer, step, values + last * n, n);
 }
 
-/* ---- forward
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
 
 /* How many tokens a thread takes at a time: small enough to share, large enough not to queue. */
 #define TOKENS_AT_A_TIME 4

@@ -44,8 +44,7 @@ __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char 
     return -1;
 }
 
-/* ---- which kernels this CPU can run
- * ----------------------------------------------------------------------------------- */
+/* ---- which kernels this CPU can run ------------------------------------------------------------------------------ */
 
 #ifdef __x86_64__
 
@@ -181,8 +180,7 @@ int cpu_level_from_environment(char err[512])
                 list);
 }
 
-/* ---- numbers in small system files
- * ------------------------------------------------------------------------------------- */
+/* ---- numbers in small system files ------------------------------------------------------------------------------- */
 
 /* Reads root/directory/name into text; false if it can't be read or doesn't fit. */
 static bool read_file(char *text, size_t size, const char *root, const char *directory, const char *name)
@@ -221,8 +219,7 @@ static uint64_t find_number(const char *text, const char *word)
     return 0;
 }
 
-/* ---- control groups
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- control groups ---------------------------------------------------------------------------------------------- */
 
 #ifdef __linux__
 
@@ -344,8 +341,7 @@ static uint64_t memory_left_v2(const char *root, const char *directory)
     return memory_left(root, directory, "memory.max", "memory.current", "");
 }
 
-/* ---- processors and memory
- * ------------------------------------------------------------------------------------------------ */
+/* ---- processors and memory --------------------------------------------------------------------------------------- */
 
 /* The processors that this process may run on, as a set of *bytes bytes; NULL if the system doesn't tell. */
 static cpu_set_t *affinity(size_t *bytes)
@@ -507,8 +503,7 @@ uint64_t cpu_memory_available(void)
     return cpu_memory_available_under("");
 }
 
-/* ---- sleeping until a word changes
- * ------------------------------------------------------------------------------------- */
+/* ---- sleeping until a word changes ------------------------------------------------------------------------------- */
 
 #if defined(__linux__) && !defined(THREADS_PORTABLE)
 
@@ -570,8 +565,7 @@ static int64_t nanoseconds(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* ---- the pool
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- the pool ---------------------------------------------------------------------------------------------------- */
 
 /* Each group of fields that one side writes has a cache line (two, since they are fetched in pairs) of its own. */
 static struct {

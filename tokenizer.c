@@ -27,8 +27,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* ---- errors, lists
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- errors, lists ----------------------------------------------------------------------------------------------- */
 
 int tokenizer_fail(char err[512], const char *fmt, ...)
 {
@@ -111,7 +110,7 @@ void text_free(Text *text)
     *text = (Text){0};
 }
 
-/* ---- words -------------------------------------------------------------------------------------------------------- */
+/* ---- words ------------------------------------------------------------------------------------------------------- */
 
 /* U+5000..U+9FFF and U+B000..U+CFFF are all letters, of three bytes each. */
 static bool is_ideograph(char lead)
@@ -194,7 +193,7 @@ static size_t next_word(const Tokenizer *t, const char *s, size_t n)
     return after_newline ? after_newline : end == n || last == 0 ? end : last;
 }
 
-/* ---- merging ------------------------------------------------------------------------------------------------------ */
+/* ---- merging ----------------------------------------------------------------------------------------------------- */
 
 #define SHORT_WORD 64
 
@@ -358,8 +357,7 @@ static int merge_word(const Tokenizer *t, const char *s, size_t length, IdList *
     return 0;
 }
 
-/* ---- added tokens
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- added tokens ------------------------------------------------------------------------------------------------ */
 
 /* The first of [low, high), which all are longer than k, whose byte k is at least `byte`. */
 static const Added *first_with(const Added *low, const Added *high, size_t k, int byte)
@@ -388,7 +386,7 @@ const Added *tokenizer_match_added(const AddedSet *set, const char *s, size_t n)
     return best;
 }
 
-/* ---- encoding ----------------------------------------------------------------------------------------------------- */
+/* ---- encoding ---------------------------------------------------------------------------------------------------- */
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define LAST_BYTE_SHIFT 56
@@ -533,7 +531,7 @@ int tokenizer_encode(Tokenizer *t, const char *text, size_t length, bool added, 
     return tokenizer_encode_marked(t, text, length, added, NULL, ids, err);
 }
 
-/* ---- decoding and looking up -------------------------------------------------------------------------------------- */
+/* ---- decoding and looking up ------------------------------------------------------------------------------------- */
 
 int text_append_replacing(Text *out, const char *bytes, size_t length)
 {

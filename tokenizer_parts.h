@@ -109,8 +109,7 @@ int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, bool added, c
 /* tokenizer_chat.c. Reads the chat template; without a usable one only chat fails, by t->chat_problem. */
 void tokenizer_open_chat(Tokenizer *t, const char *folder);
 
-/* ---- hash tables
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- hash tables ------------------------------------------------------------------------------------------------- */
 
 #define GOLDEN 0x9e3779b97f4a7c15u /* 2^64 / golden ratio: multiplying by it spreads the bits */
 
@@ -175,8 +174,7 @@ static inline Merge *find_merge(const Tokenizer *t, int left, int right)
             return &t->merges[i];
 }
 
-/* ---- whole characters
- * ------------------------------------------------------------------------------------------------- */
+/* ---- whole characters -------------------------------------------------------------------------------------------- */
 
 /* A word of Chinese has three bytes a character, and nearly always they become one token before anything else touches
  * them; then the word may as well begin as characters. When is that so? A merge reaches into an unfinished character

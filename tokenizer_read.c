@@ -14,8 +14,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-/* ---- files
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 int tokenizer_read_file(const char *path, Text *out, char err[512])
 {
@@ -53,7 +52,7 @@ char *tokenizer_join_path(const char *folder, const char *name)
     char *path = NULL;
     return asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
 }
-/* ---- letters that stand for bytes --------------------------------------------------------------------------------- */
+/* ---- letters that stand for bytes -------------------------------------------------------------------------------- */
 
 static void make_letters(Tokenizer *t)
 {
@@ -91,7 +90,7 @@ int tokenizer_written_id(const Tokenizer *t, const char *token, size_t length, c
     return bytes_id(t, scratch, n, raw);
 }
 
-/* ---- what a tokenizer.json may ask for ---------------------------------------------------------------------------- */
+/* ---- what a tokenizer.json may ask for --------------------------------------------------------------------------- */
 
 /* A value of the file as short JSON text, for comparisons and messages. */
 static const char *quoted(const JsonValue *value, char out[256])
@@ -209,8 +208,7 @@ static int read_post_processor(Tokenizer *t, const JsonValue *v, const char *pat
     return known ? 0 : refuse(path, "post_processor", v, "ByteLevel, one known token before the text, or null", err);
 }
 
-/* ---- whole characters
- * ------------------------------------------------------------------------------------------------- */
+/* ---- whole characters -------------------------------------------------------------------------------------------- */
 
 /* Enters a merge's result, if it begins or ends within a character. */
 static void note_crossing(Tokenizer *t, int id, int rank)
@@ -227,7 +225,7 @@ static void note_crossing(Tokenizer *t, int id, int rank)
             *lowest = rank;
     }
 }
-/* ---- reading the vocabulary and the merges ------------------------------------------------------------------------ */
+/* ---- reading the vocabulary and the merges ----------------------------------------------------------------------- */
 
 /* Puts a token's bytes behind the others; there is room. */
 static void add_piece(Tokenizer *t, size_t id, const char *token, size_t length)
@@ -377,7 +375,7 @@ static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
     return 0;
 }
 
-/* ---- added tokens ------------------------------------------------------------------------------------------------- */
+/* ---- added tokens ------------------------------------------------------------------------------------------------ */
 
 static int compare_added(const void *a, const void *b)
 {
@@ -468,7 +466,7 @@ static int read_added(Tokenizer *t, const JsonValue *list, const char *path, cha
     }
     return 0;
 }
-/* ---- reading the files -------------------------------------------------------------------------------------------- */
+/* ---- reading the files ------------------------------------------------------------------------------------------- */
 
 static int read_model(Tokenizer *t, const JsonValue *vocab, const JsonValue *merges, const JsonValue *added,
                       const char *path, char err[512])
@@ -569,7 +567,7 @@ static int read_vocab_and_merges(Tokenizer *t, const char *folder, char err[512]
     return result;
 }
 
-/* ---- opening and closing ------------------------------------------------------------------------------------------ */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 void tokenizer_close(Tokenizer *t)
 {

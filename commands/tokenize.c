@@ -69,8 +69,7 @@ static void decode_ids(const Tokenizer *t, const char *list, bool skip_special)
     free(ids);
 }
 
-/* ---- requests, one a line ------------------------------------------------------------------------------------------
- */
+/* ---- requests, one a line ---------------------------------------------------------------------------------------- */
 
 /* Adds the list of ids; those beyond an int are known to no tokenizer, and stand as -1. */
 static int read_ids(const JsonValue *list, IdList *ids, char err[512])
