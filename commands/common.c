@@ -239,7 +239,8 @@ _Noreturn void die(int code, const char *fmt, ...)
     say("", fmt, args);
     va_end(args);
     emergency_cleanup();
-    exit(code);
+    bool is_diff = command_name && !strcmp(command_name, "diff"); /* whose 1 means that there are differences */
+    exit(code == EXIT_FAILED && is_diff ? EXIT_USAGE : code);
 }
 
 _Noreturn void usage_error(const char *fmt, ...)
