@@ -25,8 +25,8 @@
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-#define BLOCK 4096         /* elements that are decoded at a time: they stay in the nearest cache */
-#define PIECE (16 * BLOCK) /* elements that a thread takes; sums are kept for each piece and added in order */
+#define BLOCK 1024         /* elements that are decoded at a time: they stay in the nearest cache */
+#define PIECE (64 * BLOCK) /* elements that a thread takes; sums are kept for each piece and added in order */
 
 __attribute__((format(printf, 3, 4))) static int fail(char err[512], const SafetensorsTensor *t, const char *fmt, ...)
 {

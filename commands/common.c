@@ -331,7 +331,7 @@ void progress_end(void)
 static char *read_all(FILE *f, const char *name, size_t *length)
 {
     Text t = {0};
-    char chunk[65536];
+    char chunk[1 << 14];
     size_t n;
     while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
         if (text_append(&t, chunk, n))

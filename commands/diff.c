@@ -22,8 +22,8 @@
 #endif
 
 #define EXIT_TROUBLE 2
-#define BLOCK        2048              /* elements that are decoded at a time */
-#define PIECE        (32 * BLOCK)      /* that a thread takes; sums are kept for each and added in order */
+#define BLOCK        512               /* elements that are decoded at a time */
+#define PIECE        (128 * BLOCK)     /* that a thread takes; sums are kept for each and added in order */
 #define BYTES        ((size_t)4 << 20) /* that a thread takes when it only looks whether they are equal */
 
 /* ---- one pair of tensors ----------------------------------------------------------------------------------------- */

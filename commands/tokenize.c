@@ -165,7 +165,7 @@ static int answer_lines(Tokenizer *t)
 {
     Text input = {0}, out = {0};
     IdList ids = {0};
-    char err[512], chunk[1 << 16];
+    char err[512], chunk[1 << 14];
     bool end = false, bad = false;
     for (size_t from = 0, scanned = 0; !end || from < input.length;) {
         char *stop = scanned < input.length ? memchr(input.bytes + scanned, '\n', input.length - scanned) : NULL;
