@@ -69,6 +69,12 @@ static bool same_bits(const float *a, const float *b, size_t n)
     return true;
 }
 
+/* The worse of two errors; NaN is the worst. */
+static double worse(double a, double b)
+{
+    return b > a || isnan(b) ? b : a;
+}
+
 /* ---- exp, log, sine, cosine ---------------------------------------------------------------------------------------------- */
 
 static float float_of(uint32_t bits)
@@ -98,7 +104,7 @@ static void test_exp_f32(void)
             if ((float)want == INFINITY || (float)want == 0)
                 wrong_edge += y != (float)want;
             else
-                worst = fmax(worst, ulps(y, want, 24, -125));
+                worst = worse(worst, ulps(y, want, 24, -125));
         }
     check(worst < 1.0, "exp_f32 is off by %.3f ulp", worst);
     check(wrong_edge == 0, "%zu overflows or underflows of exp_f32 differ", wrong_edge);
@@ -114,16 +120,16 @@ static void test_f64(void)
     for (int i = 0; i < 100000; i++) {
         double u = (double)(random_bits() >> 11) * 0x1p-53, x = -745 + u * 1454.7;
         long double want = expl(x);
-        worst_exp = fmax(worst_exp, ulps(exp_f64(x), want, 53, -1021));
+        worst_exp = worse(worst_exp, ulps(exp_f64(x), want, 53, -1021));
         uint64_t bits = random_bits() % 0x7ff0000000000000;
         memcpy(&x, &bits, sizeof x);
         x = i % 2 ? x : 0.5 + u * 1.5;
         if (x > 0 && x != 1)
-            worst_log = fmax(worst_log, ulps(log_f64(x), logl(x), 53, -1021));
+            worst_log = worse(worst_log, ulps(log_f64(x), logl(x), 53, -1021));
         double s, c, a = i % 3 ? (u - 0.5) * 2e6 : (u - 0.5) * 20;
         a = i % 5 ? (double)(float)a : a;
         sin_cos_f64(a, &s, &c);
-        worst_sin = fmax(worst_sin, (double)fmaxl(fabsl(s - sinl(a)), fabsl(c - cosl(a))));
+        worst_sin = worse(worst_sin, (double)fmaxl(fabsl(s - sinl(a)), fabsl(c - cosl(a))));
     }
     check(worst_exp < 1.0, "exp_f64 is off by %.3f ulp", worst_exp);
     check(worst_log < 1.0, "log_f64 is off by %.3f ulp", worst_log);
@@ -246,12 +252,12 @@ static void test_definitions(void)
         squares += (double)x[i] * (double)x[i];
     rmsnorm(out, x, y, 896, 1e-6f);
     for (int i = 0; i < 896; i++)
-        worst_norm = fmax(worst_norm, fabs((double)out[i] - (double)x[i] / sqrt(squares / 896 + 1e-6) * (double)y[i]));
+        worst_norm = worse(worst_norm, fabs((double)out[i] - (double)x[i] / sqrt(squares / 896 + 1e-6) * (double)y[i]));
     check(worst_norm < 1e-6, "rmsnorm is off by %g", worst_norm);
     memcpy(out, x, sizeof x);
     swiglu(out, y, 896);
     for (int i = 0; i < 896; i++)
-        worst_silu = fmax(worst_silu, fabs((double)out[i] - (double)x[i] / (1 + exp(-(double)x[i])) * (double)y[i]));
+        worst_silu = worse(worst_silu, fabs((double)out[i] - (double)x[i] / (1 + exp(-(double)x[i])) * (double)y[i]));
     check(worst_silu < 1e-6, "swiglu is off by %g", worst_silu);
     for (int i = 0; i < 32; i++) {
         cosine[i] = (float)cos(i);
@@ -262,8 +268,8 @@ static void test_definitions(void)
     for (int h = 0; h < 14; h++)
         for (int d = 0; d < 32; d++) {
             double a = (double)x[h * 64 + d], b = (double)x[h * 64 + d + 32];
-            worst_rope = fmax(worst_rope, fabs((double)out[h * 64 + d] - (a * cos(d) - b * sin(d))));
-            worst_rope = fmax(worst_rope, fabs((double)out[h * 64 + d + 32] - (b * cos(d) + a * sin(d))));
+            worst_rope = worse(worst_rope, fabs((double)out[h * 64 + d] - (a * cos(d) - b * sin(d))));
+            worst_rope = worse(worst_rope, fabs((double)out[h * 64 + d + 32] - (b * cos(d) + a * sin(d))));
         }
     check(worst_rope < 1e-6, "rope_rotate is off by %g", worst_rope);
 }
@@ -429,7 +435,7 @@ static double worst_error(const Case *c, size_t start, size_t n, const float *ou
             reference(c, start + t, h, want);
             for (size_t d = 0; d < s->head_dim; d++) {
                 double e = fabs((double)out[(t * s->n_heads + h) * s->head_dim + d] - want[d]);
-                worst = e <= worst ? worst : e; /* NaN too */
+                worst = worse(worst, e);
             }
         }
     free(want);
