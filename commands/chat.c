@@ -24,7 +24,7 @@ typedef struct {
     Session session;
     Choosing how; /* its seed is the next answer's */
     Sampler sampler;
-    size_t max_tokens;
+    size_t max_tokens, block; /* most tokens of an answer; of a block of the prompt */
     Text system;         /* bytes NULL: there is no system turn */
     Text *turns;         /* question, answer, question, ... */
     size_t count, first; /* the model no longer sees the turns before first */
@@ -136,7 +136,7 @@ typedef struct {
     size_t shown;   /* bytes of them */
     bool ends_line; /* what was shown */
     size_t prompt, read, timed; /* ids of the last prompt; ids not in the cache; tokens that took `seconds` */
-    double seconds;
+    double seconds, block_began;
 } Reply;
 
 static void take_ids(Reply *r)
@@ -178,9 +178,19 @@ static int show_text(void *context, const char *bytes, size_t length)
     return show(r, text_complete_prefix(r->bytes.bytes + r->shown, r->bytes.length - r->shown));
 }
 
+enum { FIRST_BLOCK = 128 };
+
+/* Ctrl-C is noticed between blocks of the prompt, so they must not take long; short ones waste time. */
 static void show_prefill(void *context, size_t done, size_t total)
 {
-    (void)context;
+    Reply *r = context;
+    size_t *block = &r->chat->session.state.block;
+    double now = seconds_now(), took = now - r->block_began;
+    if (took > 1.5 && *block >= 2 * FIRST_BLOCK)
+        *block /= 2;
+    else if (took < 0.5 && *block <= r->chat->block / 2)
+        *block *= 2;
+    r->block_began = now;
     progress("reading", done, total);
     if (done == total)
         progress_end();
@@ -203,6 +213,7 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
     run_state_rewind(&s->state, same);
     generated_free(&r->part);
     r->taken = 0;
+    r->block_began = seconds_now();
     int failed = generate(&s->model, &s->state, &c->sampler, s->tokenizer, ids->items, ids->count, &options, &r->part,
                           c->err);
     progress_end();
@@ -593,6 +604,8 @@ int cmd_chat(int argc, char **argv)
     if ((problem = tokenizer_chat_problem(c.session.tokenizer)))
         die(EXIT_FAILED, "%s", problem);
     use_system(&c, system);
+    c.block = c.session.state.block;
+    c.session.state.block = c.block < FIRST_BLOCK ? c.block : FIRST_BLOCK;
     c.how = choose_sampling(&c.session, &a, true);
     c.sampler = open_sampler(&c.session, &c.how.sampling);
     if (c.terminal)

@@ -405,7 +405,7 @@ class Screen:
 class Terminal:
     """run chat on a pseudo-terminal, started by something like a shell when its job control is wanted."""
 
-    def __init__(self, *options, model=DEMO, columns=80, lines=24, jobs=False, quiet=True, stdout=None, stderr=None, env=None, wait=True):
+    def __init__(self, *options, model=DEMO, columns=80, lines=24, jobs=False, quiet=True, stdout=None, stderr=None, env=None, wait=True, ignore=()):
         self.master, self.slave = pty.openpty()
         self.screen, self.output = Screen(columns, lines), ""
         self.size(columns, lines)
@@ -418,6 +418,8 @@ class Terminal:
             try:
                 for signal_number in (signal.SIGINT, signal.SIGPIPE):
                     signal.signal(signal_number, signal.SIG_DFL)
+                for signal_number in ignore:
+                    signal.signal(signal_number, signal.SIG_IGN)
                 os.setsid()
                 fcntl.ioctl(self.slave, termios.TIOCSCTTY, 0)
                 for fd, other in ((0, None), (1, stdout), (2, stderr)):
@@ -804,6 +806,16 @@ def test_endings():
     t.expect("Once")
     os.kill(t.pid, signal.SIGTERM)
     t.close(-signal.SIGTERM)
+
+    for ignored in (False, True):  # the terminal goes away
+        t = Terminal(ignore=[signal.SIGHUP] if ignored else [])
+        t.settle()
+        os.close(t.slave)
+        os.close(t.master)
+        end = time.time() + PATIENCE
+        while not t.gone() and time.time() < end:
+            time.sleep(0.01)
+        check(t.code in ((0, 1) if ignored else (-signal.SIGHUP,)), "hung up", ignored, t.code)
 
 
 def test_stopping():
