@@ -27,23 +27,26 @@ static inline int32_t load_i32(const int8_t *p)
 
 /* ---- AVX-512: dot products ---------------------------------------------------------------------------------------------- */
 
-/* Sixteen weights at p, widened; those not in mask are not touched and zero. */
+/* Not a type of weights: both weights and inputs are BF16, multiplied and added in pairs. */
+#define PAIRS ((WeightType)16)
+
+/* Sixteen weights at p, widened, or eight pairs; those not in mask are not touched and zero. */
 INLINE512 __m512 load512(WeightType type, const unsigned char *p, __mmask16 mask)
 {
     if (type == WEIGHT_F32)
         return _mm512_maskz_loadu_ps(mask, p);
     __m256i half = _mm256_maskz_loadu_epi16(mask, p);
+    if (type == PAIRS)
+        return _mm512_castsi512_ps(_mm512_zextsi256_si512(half));
     if (type == WEIGHT_BF16)
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
     return _mm512_cvtph_ps(half);
 }
 
-/* Not a type of weights: both weights and inputs are BF16, multiplied and added in pairs. */
-#define PAIRS ((WeightType)16)
-
 /* Sixteen weights, number 0 or 1 of those in a whole cache line; or sixteen pairs. */
-INLINE512 __m512 part512(WeightType type, __m512i line, int part)
+INLINE512 __m512 part512(WeightType type, const unsigned char *p, int part)
 {
+    __m512i line = _mm512_loadu_si512(p);
     if (type == WEIGHT_F32 || type == PAIRS)
         return _mm512_castsi512_ps(line);
     if (type == WEIGHT_F16)
@@ -52,6 +55,16 @@ INLINE512 __m512 part512(WeightType type, __m512i line, int part)
                                            1, 0, 0);
     __m512i from = part ? _mm512_add_epi16(twice, _mm512_set1_epi16(16)) : twice;
     return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, from, line));
+}
+
+/* acc + v * u where mask is set. Of pairs, both products are added; the instruction is written out, since an intrinsic would make it
+ * a need of the whole function. */
+INLINE512 __m512 multiply_add512(WeightType type, __m512 v, __m512 u, __m512 acc, __mmask16 mask)
+{
+    if (type != PAIRS)
+        return _mm512_mask3_fmadd_ps(v, u, acc, mask);
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(v), "v"(u));
+    return acc;
 }
 
 /* From two vectors, the upper half of each added to its lower half: lanes 0-7 are a's, 8-15 are b's. */
@@ -87,21 +100,10 @@ INLINE512 void add_lanes512(float *out, size_t stride, __m512 (*acc)[6], size_t 
         _mm_storeu_ps(out + 3 * stride, _mm512_extractf32x4_ps(s, 3));
 }
 
-/* acc + v * u; of pairs, both products are added. (The instruction is written out, since an intrinsic would make it a need of the
- * whole function.) */
-INLINE512 __m512 multiply_add512(WeightType type, __m512 v, __m512 u, __m512 acc)
-{
-    if (type == PAIRS) {
-        __asm__("vdpbf16ps %2, %1, %0" : "+v"(acc) : "v"(v), "v"(u));
-        return acc;
-    }
-    return _mm512_fmadd_ps(v, u, acc);
-}
-
 /* Four rows from r on with n (at most 6) vectors from t on: a register for each of the 4 n results. */
 INLINE512 void tile512(const Dots *d, WeightType type, size_t n, bool few, size_t r, size_t t)
 {
-    const size_t bytes = type == WEIGHT_F32 ? 4 : 2, x_bytes = type == PAIRS ? 2 : 4, step = 64 / bytes, parts = 64 / bytes * x_bytes / 64;
+    const size_t bytes = type == WEIGHT_F32 ? 4 : 2, x_bytes = type == PAIRS ? 2 : 4, step = 64 / bytes, parts = x_bytes / bytes;
     size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * LANES, k = 0;
     const unsigned char *x = (const unsigned char *)d->x + t * d->x_stride * x_bytes;
     float *sums = d->sums + t * stride + r * LANES, *out = d->out + t * d->out_stride + r;
@@ -112,38 +114,30 @@ INLINE512 void tile512(const Dots *d, WeightType type, size_t n, bool few, size_
         for (size_t j = 0; j < n; j++)
             acc[i][j] = d->first ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + j * stride + i * LANES);
     }
-    for (int end = 0; end < 2; end++) {
-        size_t ahead = end ? AHEAD + 3 * d->row_bytes : AHEAD, stop = end ? d->cols : d->cols - AHEAD / bytes;
-        if (!end && (!few || d->cols < AHEAD / bytes))
-            continue;
-        for (; k + step <= stop; k += step)
-            for (size_t part = 0; part < parts; part++) {
-                __m512 v[4];
+    for (; k + step <= d->cols; k += step) {
+        size_t ahead = k * bytes + AHEAD < d->row_bytes ? AHEAD : AHEAD + 3 * d->row_bytes;
+        for (size_t i = 0; i < 4 && few; i++)
+            _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
+        for (size_t part = 0; part < parts; part++) {
+            __m512 v[4];
+            for (size_t i = 0; i < 4; i++)
+                v[i] = part512(type, w[i] + k * bytes, (int)part);
+            for (size_t j = 0; j < n; j++) {
+                __m512 u = _mm512_loadu_ps(x + (j * d->x_stride + k) * x_bytes + 64 * part);
                 for (size_t i = 0; i < 4; i++)
-                    v[i] = part512(type, _mm512_loadu_si512(w[i] + k * bytes), (int)part);
-                for (size_t i = 0; i < 4 && few && part == 0; i++)
-                    _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
-                for (size_t j = 0; j < n; j++) {
-                    __m512 u = _mm512_loadu_ps(x + (j * d->x_stride + k) * x_bytes + 64 * part);
-                    for (size_t i = 0; i < 4; i++)
-                        acc[i][j] = multiply_add512(type, v[i], u, acc[i][j]);
-                }
+                    acc[i][j] = multiply_add512(type, v[i], u, acc[i][j], 0xffff);
             }
+        }
     }
     for (; k < d->cols; k += LANES) {
         __mmask16 mask = (__mmask16)(d->cols - k < LANES ? (1u << (d->cols - k)) - 1 : 0xffff);
+        __m512 v[4];
+        for (size_t i = 0; i < 4; i++)
+            v[i] = load512(type, w[i] + k * bytes, mask);
         for (size_t j = 0; j < n; j++) {
-            const unsigned char *p = x + (j * d->x_stride + k) * x_bytes;
-            if (type == PAIRS) {
-                __m512 u = _mm512_castsi512_ps(_mm512_zextsi256_si512(_mm256_maskz_loadu_epi16(mask, p)));
-                for (size_t i = 0; i < 4; i++)
-                    acc[i][j] = multiply_add512(
-                        type, _mm512_castsi512_ps(_mm512_zextsi256_si512(_mm256_maskz_loadu_epi16(mask, w[i] + k * bytes))), u, acc[i][j]);
-                continue;
-            }
-            __m512 u = _mm512_maskz_loadu_ps(mask, p);
+            __m512 u = load512(type == PAIRS ? PAIRS : WEIGHT_F32, x + (j * d->x_stride + k) * x_bytes, mask);
             for (size_t i = 0; i < 4; i++)
-                acc[i][j] = _mm512_mask3_fmadd_ps(load512(type, w[i] + k * bytes, mask), u, acc[i][j], mask);
+                acc[i][j] = multiply_add512(type, v[i], u, acc[i][j], mask);
         }
     }
     if (d->last) {
@@ -161,17 +155,16 @@ INLINE512 void dots512(const Dots *d, WeightType type)
 {
     size_t rows_end = d->n <= FEW ? 4 : d->rows;
     for (size_t base = 0; base < d->rows; base += rows_end)
-        for (size_t t = 0; t < d->n; t += 6)
-            switch (d->n - t) {
-#define ROWS(n, few) for (size_t r = base; r < base + rows_end; r += 4) tile512(d, type, n, few, r, t)
-            case 1: ROWS(1, true); break;
-            case 2: ROWS(2, true); break;
-            case 3: ROWS(3, true); break;
-            case 4: ROWS(4, true); break;
-            case 5: ROWS(5, true); break;
-            default: ROWS(6, false);
-#undef ROWS
-            }
+        for (size_t t = 0, n; t < d->n; t += n) {
+            n = d->n - t >= 6 ? 6 : d->n - t >= 4 ? 4 : d->n - t >= 2 ? 2 : 1;
+            for (size_t r = base; r < base + rows_end; r += 4)
+                switch (n) {
+                case 1: tile512(d, type, 1, true, r, t); break;
+                case 2: tile512(d, type, 2, true, r, t); break;
+                case 4: tile512(d, type, 4, true, r, t); break;
+                default: tile512(d, type, 6, false, r, t);
+                }
+        }
 }
 
 AVX512 static void dots512_f32(const Dots *d)
@@ -223,7 +216,7 @@ AVX512 static void convert512_f16(float *out, const void *in, size_t n)
     convert512(WEIGHT_F16, out, in, n);
 }
 
-/* ---- AVX-512: quantised rows, sixteen side by side ---------------------------------------------------------------------------- */
+/* ---- AVX-512 with VNNI: quantised rows, sixteen side by side ------------------------------------------------------------------------ */
 
 /* Four weights of each of sixteen rows, number v = 0..7 of a group's. */
 INLINE512 __m512i quads512(WeightType type, const unsigned char *group, size_t v)
@@ -234,20 +227,11 @@ INLINE512 __m512i quads512(WeightType type, const unsigned char *group, size_t v
     return _mm512_and_si512(v < 4 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(15));
 }
 
-/* sum += products of bytes, w without sign and x with, added in fours. VNNI has one instruction for it (written out, since an
- * intrinsic would make it a need of the whole function). Else w is taken by half bytes: two such products fit 16 bits. */
-INLINE512 __m512i dot_bytes512(__m512i sum, WeightType type, __m512i w, __m512i x, bool vnni)
+/* sum += products of bytes, w without sign and x with, added in fours */
+INLINE512 __m512i dot_bytes512(__m512i sum, __m512i w, __m512i x)
 {
-    const __m512i low = _mm512_set1_epi8(15), one = _mm512_set1_epi16(1), sixteen = _mm512_set1_epi16(16);
-    if (vnni) {
-        __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
-        return sum;
-    }
-    if (type == WEIGHT_Q4)
-        return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), one));
-    __m512i lower = _mm512_maddubs_epi16(_mm512_and_si512(w, low), x);
-    __m512i upper = _mm512_maddubs_epi16(_mm512_and_si512(_mm512_srli_epi16(w, 4), low), x);
-    return _mm512_add_epi32(sum, _mm512_add_epi32(_mm512_madd_epi16(lower, one), _mm512_madd_epi16(upper, sixteen)));
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
+    return sum;
 }
 
 AVX512 static void inputs512(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups)
@@ -270,7 +254,7 @@ AVX512 static void inputs512(int8_t *q, float *scale, int32_t *minus_sum, const 
 
 /* n vectors from t on with `blocks` blocks of sixteen rows from b on: a register for sixteen sums. Stored weights are too large by
  * 128 or 8: a group's sum starts with what takes that back. */
-INLINE512 void quant_tile512(const QuantDots *d, WeightType type, bool vnni, size_t blocks, size_t n, bool few, size_t b, size_t t)
+INLINE512 void quant_tile512(const QuantDots *d, WeightType type, size_t blocks, size_t n, bool few, size_t b, size_t t)
 {
     const size_t bytes = block_bytes(type, d->groups), groups = d->groups;
     __m512 total[2][6];
@@ -293,7 +277,7 @@ INLINE512 void quant_tile512(const QuantDots *d, WeightType type, bool vnni, siz
                 four[i] = quads512(type, w + i * bytes, v);
             for (size_t j = 0; j < n; j++)
                 for (size_t i = 0; i < blocks; i++)
-                    sum[i][j] = dot_bytes512(sum[i][j], type, four[i], _mm512_set1_epi32(load_i32(q + j * groups * GROUP + 4 * v)), vnni);
+                    sum[i][j] = dot_bytes512(sum[i][j], four[i], _mm512_set1_epi32(load_i32(q + j * groups * GROUP + 4 * v)));
         }
         for (size_t i = 0; i < blocks; i++) {
             __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(scales + i * bytes)));
@@ -308,45 +292,36 @@ INLINE512 void quant_tile512(const QuantDots *d, WeightType type, bool vnni, siz
 }
 
 /* Few vectors: one block after the other, one stream of memory. Many: two blocks share what is loaded of the vectors. */
-INLINE512 void quant512(const QuantDots *d, WeightType type, bool vnni)
+INLINE512 void quant512(const QuantDots *d, WeightType type)
 {
     bool few = d->n <= FEW;
     size_t blocks_end = few ? 1 : d->blocks;
     for (size_t base = 0; base < d->blocks; base += blocks_end)
-        for (size_t t = 0; t < d->n; t += 6)
-            for (size_t b = base; b < base + blocks_end; b++)
-                switch (d->n - t) {
-                case 1: quant_tile512(d, type, vnni, 1, 1, true, b, t); break;
-                case 2: quant_tile512(d, type, vnni, 1, 2, true, b, t); break;
-                case 3: quant_tile512(d, type, vnni, 1, 3, true, b, t); break;
-                case 4: quant_tile512(d, type, vnni, 1, 4, true, b, t); break;
-                case 5: quant_tile512(d, type, vnni, 1, 5, true, b, t); break;
-                default:
-                    if (few || b + 1 == d->blocks)
-                        quant_tile512(d, type, vnni, 1, 6, true, b, t);
-                    else
-                        quant_tile512(d, type, vnni, 2, 6, false, b++, t);
-                }
+        for (size_t t = 0, n; t < d->n; t += n) {
+            n = d->n - t >= 6 ? 6 : d->n - t >= 4 ? 4 : d->n - t >= 2 ? 2 : 1;
+            for (size_t b = base; b < base + blocks_end; b++) {
+                if (n == 1)
+                    quant_tile512(d, type, 1, 1, true, b, t);
+                else if (n == 2)
+                    quant_tile512(d, type, 1, 2, true, b, t);
+                else if (n == 4)
+                    quant_tile512(d, type, 1, 4, true, b, t);
+                else if (few || b + 1 == d->blocks)
+                    quant_tile512(d, type, 1, 6, true, b, t);
+                else
+                    quant_tile512(d, type, 2, 6, false, b++, t);
+            }
+        }
 }
 
 AVX512 static void q8_vnni(const QuantDots *d)
 {
-    quant512(d, WEIGHT_Q8, true);
+    quant512(d, WEIGHT_Q8);
 }
 
 AVX512 static void q4_vnni(const QuantDots *d)
 {
-    quant512(d, WEIGHT_Q4, true);
-}
-
-AVX512 static void q8_512(const QuantDots *d)
-{
-    quant512(d, WEIGHT_Q8, false);
-}
-
-AVX512 static void q4_512(const QuantDots *d)
-{
-    quant512(d, WEIGHT_Q4, false);
+    quant512(d, WEIGHT_Q4);
 }
 
 /* ---- AVX2: the sixteen running sums are two registers ---------------------------------------------------------------------- */
@@ -362,48 +337,60 @@ INLINE256 __m256 load256(WeightType type, const unsigned char *p)
     return _mm256_cvtph_ps(half);
 }
 
-/* The first n < 8 of eight weights; the others are -0, and their products with +0 change no sum. */
-INLINE256 __m256 load256_tail(WeightType type, const unsigned char *p, size_t n)
+/* The first n of eight weights at p + at; the others are -0, and their products with +0 change no sum. */
+INLINE256 __m256 load256_tail(WeightType type, const unsigned char *p, size_t at, size_t n)
 {
+    const __m256i number = _mm256_setr_epi32(1, 2, 3, 4, 5, 6, 7, 8);
+    size_t bytes = type == WEIGHT_F32 ? 4 : 2;
     unsigned char weights[32] = {0};
-    memcpy(weights, p, n * (type == WEIGHT_F32 ? 4 : 2));
-    __m256i absent = _mm256_cmpgt_epi32(_mm256_setr_epi32(1, 2, 3, 4, 5, 6, 7, 8), _mm256_set1_epi32((int)n));
+    if (n)
+        memcpy(weights, p + at * bytes, (n < 8 ? n : 8) * bytes);
+    __m256i absent = _mm256_cmpgt_epi32(number, _mm256_set1_epi32((int)n));
     return _mm256_or_ps(load256(type, weights), _mm256_castsi256_ps(_mm256_slli_epi32(absent, 31)));
+}
+
+/* The first n of eight inputs at x + at; the others are +0. */
+INLINE256 __m256 load256_x_tail(const float *x, size_t at, size_t n)
+{
+    float inputs[8] = {0};
+    if (n)
+        memcpy(inputs, x + at, (n < 8 ? n : 8) * sizeof *x);
+    return _mm256_loadu_ps(inputs);
 }
 
 /* One run along the columns: n vectors with four rows, `halves` halves of the sums from half h on; n * halves <= 3. */
 INLINE256 void run256(const Dots *d, WeightType type, size_t n, size_t h, size_t halves, bool few, const unsigned char *const w[4],
                       const float *x, __m256 (*acc)[3])
 {
-    size_t bytes = type == WEIGHT_F32 ? 4 : 2, k = 0;
-    for (int end = 0; end < 2; end++) {
-        size_t ahead = end ? AHEAD + 3 * d->row_bytes : AHEAD, stop = end ? d->cols : d->cols - AHEAD / bytes;
-        if (!end && (!few || d->cols < AHEAD / bytes))
-            continue;
-        for (; k + LANES <= stop; k += LANES) {
-            for (size_t i = 0; i < 4 && few && h == 0; i++)
-                _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
-            for (size_t g = 0; g < halves; g++) {
-                __m256 u[3];
+    const size_t bytes = type == WEIGHT_F32 ? 4 : 2;
+    size_t k = 0;
+    for (; k + LANES <= d->cols; k += LANES) {
+        size_t ahead = k * bytes + AHEAD < d->row_bytes ? AHEAD : AHEAD + 3 * d->row_bytes;
+        for (size_t i = 0; i < 4 && few && h == 0; i++)
+            _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
+        for (size_t g = 0; g < halves; g++) {
+            __m256 u[3];
+            for (size_t j = 0; j < n; j++)
+                u[j] = _mm256_loadu_ps(x + j * d->x_stride + k + 8 * (h + g));
+            for (size_t i = 0; i < 4; i++) {
+                __m256 v = load256(type, w[i] + (k + 8 * (h + g)) * bytes);
                 for (size_t j = 0; j < n; j++)
-                    u[j] = _mm256_loadu_ps(x + j * d->x_stride + k + 8 * (h + g));
-                for (size_t i = 0; i < 4; i++) {
-                    __m256 v = load256(type, w[i] + (k + 8 * (h + g)) * bytes);
-                    for (size_t j = 0; j < n; j++)
-                        acc[i][j * halves + g] = _mm256_fmadd_ps(v, u[j], acc[i][j * halves + g]);
-                }
+                    acc[i][j * halves + g] = _mm256_fmadd_ps(v, u[j], acc[i][j * halves + g]);
             }
         }
     }
+    if (k == d->cols)
+        return;
+#pragma GCC unroll 2
     for (size_t g = 0; g < halves; g++) {
-        size_t at = k + 8 * (h + g), left = at < d->cols ? d->cols - at : 0;
-        left = left < 8 ? left : 8;
-        for (size_t j = 0; j < n && left; j++) {
-            float u[8] = {0};
-            memcpy(u, x + j * d->x_stride + at, left * sizeof *u);
-            for (size_t i = 0; i < 4; i++)
-                acc[i][j * halves + g] =
-                    _mm256_fmadd_ps(load256_tail(type, w[i] + at * bytes, left), _mm256_loadu_ps(u), acc[i][j * halves + g]);
+        size_t at = 8 * (h + g), left = k + at < d->cols ? d->cols - k - at : 0;
+        __m256 u[3];
+        for (size_t j = 0; j < n; j++)
+            u[j] = load256_x_tail(x + j * d->x_stride + k, at, left);
+        for (size_t i = 0; i < 4; i++) {
+            __m256 v = load256_tail(type, w[i] + k * bytes, at, left);
+            for (size_t j = 0; j < n; j++)
+                acc[i][j * halves + g] = _mm256_fmadd_ps(v, u[j], acc[i][j * halves + g]);
         }
     }
 }
@@ -620,7 +607,7 @@ static const Kernels avx512vnni = {
 };
 
 static const Kernels avx512 = {
-    .dots = {dots512_f32, dots512_bf16, dots512_f16}, .q8 = q8_512, .q4 = q4_512, .inputs = inputs512,
+    .dots = {dots512_f32, dots512_bf16, dots512_f16}, .q8 = q8_256, .q4 = q4_256, .inputs = inputs512,
     .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = FEW, .cut = 1024,
 };
 
