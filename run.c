@@ -125,7 +125,7 @@ static GenerateArguments parse_generate(int argc, char **argv)
         {0, "chat", NULL, OPTION_FLAG, &a.chat, "the prompt is a user's message: wrap it in the chat template"},
         {0, "system", "TEXT", OPTION_TEXT, &a.system, "the system message (implies --chat)"},
         {0, "no-echo", NULL, OPTION_FLAG, &a.no_echo, "print the continuation without the prompt"},
-        {0, "max-seconds", "S", OPTION_NUMBER, &a.max_seconds, "end after S seconds"},
+        {0, "max-seconds", "S", OPTION_NUMBER, &a.max_seconds, "end after S seconds (0: no limit)"},
         {0},
     };
     int count = options_parse(argc, argv, options, true, NULL,
@@ -245,6 +245,7 @@ int cmd_generate(int argc, char **argv)
     if (generate(&s.model, &s.state, &sampler, s.tokenizer, prompt.items, prompt.count, &options, &g, err)) {
         if (as_text && !out.ends_line)
             putchar('\n');
+        fflush(stdout); /* the error starts a line of its own */
         char where[64];
         int last = g.ids.count ? g.ids.items[g.ids.count - 1] : prompt.items[prompt.count - 1];
         if (find_not_finite(&s, last, where))

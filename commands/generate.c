@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../json.h"
 #include "../threads.h"
 
 /* ---- choosing ---------------------------------------------------------------------------------------------------- */
@@ -60,6 +61,39 @@ void check_sampling(const SamplingArguments *a)
         usage_error("%s", err);
 }
 
+/* Settings of the reference that change which tokens come, and are not followed here. */
+static const struct {
+    const char *name;
+    double off; /* the number that means: not used; so do null, false and an empty list */
+} NOT_FOLLOWED[] = {
+    {"no_repeat_ngram_size", 0},   {"encoder_no_repeat_ngram_size", 0}, {"encoder_repetition_penalty", 1},
+    {"suppress_tokens", 0},        {"begin_suppress_tokens", 0},        {"bad_words_ids", 0},
+    {"sequence_bias", 0},          {"forced_bos_token_id", -1},         {"forced_eos_token_id", -1},
+    {"min_length", 0},             {"min_new_tokens", 0},               {"exponential_decay_length_penalty", 0},
+    {"stop_strings", 0},           {"num_beams", 1},                    {"penalty_alpha", 0},
+    {"typical_p", 1},              {"epsilon_cutoff", 0},               {"eta_cutoff", 0},
+    {"top_h", 0},                  {"guidance_scale", 1},               {"dola_layers", 0},
+};
+
+static bool in_use(const JsonValue *v, double off)
+{
+    double number;
+    if (!v || v->type == JSON_NULL || v->type == JSON_FALSE || (v->type == JSON_ARRAY && !v->length))
+        return false;
+    return json_double(v, &number) || number != off;
+}
+
+/* Text without them would differ from the reference's and nobody would know why. */
+static void tell_not_followed(const char *path, const char *text, size_t length)
+{
+    char err[512];
+    JsonValue *root = text ? json_parse(text, length, err) : NULL;
+    for (size_t i = 0; root && i < sizeof NOT_FOLLOWED / sizeof *NOT_FOLLOWED; i++)
+        if (in_use(json_get(root, NOT_FOLLOWED[i].name), NOT_FOLLOWED[i].off))
+            notice("%s: \"%s\" is not followed", path, NOT_FOLLOWED[i].name);
+    json_free(root);
+}
+
 Choosing choose_sampling(const Session *s, const SamplingArguments *a, bool chat)
 {
     Choosing c = {0};
@@ -70,6 +104,7 @@ Choosing choose_sampling(const Session *s, const SamplingArguments *a, bool chat
         die(EXIT_FAILED, "%s", err);
     if (sample_options_parse(&c.sampling, c.eos, &c.n_eos, text, length, path, err))
         die(EXIT_FAILED, "%s", err);
+    tell_not_followed(path, text, length);
     free(text);
     free(path);
     apply(a, &c.sampling);
