@@ -13,6 +13,7 @@
 #include "../checkpoint_number.h"
 #include "../checkpoint_patch.h"
 #include "../checkpoint_shards.h"
+#include "../safetensors_header.h"
 #include "../threads.h"
 #include "slice.h"
 
@@ -214,13 +215,26 @@ static SafetensorsTensor open_source(Checkpoint *c, const char *from, const char
     return find_tensor(c, name);
 }
 
+static void die_of_shape(const Slice *s, const SafetensorsTensor *source)
+{
+    char have[SHAPE_TEXT], want[SHAPE_TEXT], from[SAFETENSORS_PRINTABLE], to[SAFETENSORS_PRINTABLE];
+    uint64_t *shape = must(malloc((slice_rank(s) + 1) * sizeof *shape));
+    for (size_t i = 0; i < slice_rank(s); i++)
+        shape[i] = slice_size(s, i);
+    die(EXIT_FAILED, "--from: tensor \"%s\" is %s, what it shall replace of \"%s\" is %s",
+        safetensors_printable(source->name, source->name_length, from),
+        safetensors_shape_text(source->shape, source->rank, have),
+        safetensors_printable(s->tensor->name, s->tensor->name_length, to),
+        safetensors_shape_text(shape, slice_rank(s), want));
+}
+
 static void check_source(const Slice *s, const SafetensorsTensor *source)
 {
     bool fits = slice_rank(s) == source->rank;
     for (size_t i = 0; fits && i < source->rank; i++)
         fits = slice_size(s, i) == source->shape[i];
     if (!fits)
-        die(EXIT_FAILED, "--from: the tensor's shape is not that of what it shall replace (run info shows both)");
+        die_of_shape(s, source);
     if (dtype_bits(source->dtype) < 8 || (source->dtype == DTYPE_C64 && s->tensor->dtype != DTYPE_C64))
         die(EXIT_FAILED, "--from: numbers of %s do not become %s", dtype_name(source->dtype),
             dtype_name(s->tensor->dtype));

@@ -5,6 +5,7 @@ run edit m.safetensors --tensor model.norm.weight --slice 0:3 --scale 1.01 --dry
 run edit m.safetensors --tensor model.norm.weight --slice 0:3 --set 2.5
 run edit m.safetensors --tensor model.norm.weight --slice 0:3 --set 2.5 -q
 run edit m.safetensors --tensor model.norm.weight --set 1e39
+run edit m.safetensors --tensor model.norm.weight --slice 0:3 --from demo:model.layers.0.mlp.up_proj.weight
 run edit m.safetensors --tensor model.norm.weight --set x
 echo $?
 run diff demo/model.safetensors m.safetensors
