@@ -119,11 +119,17 @@ static int parse_axis(const char **p, const SafetensorsTensor *t, size_t axis, S
     return 0;
 }
 
+/* Whether an axis follows at p: "0," is "0", as in Python. */
+static bool at_comma(const char *p)
+{
+    return *p == ',' && p[1 + strspn(p + 1, " ")];
+}
+
 static size_t count_axes(const char *spec)
 {
     size_t n = 1;
     for (; *spec; spec++)
-        n += *spec == ',';
+        n += at_comma(spec);
     return n;
 }
 
@@ -134,7 +140,7 @@ static int parse_axes(Slice *s, const char *spec, char err[512])
     size_t given = count_axes(spec) - (dots != NULL), axis = 0;
     if (given > t->rank)
         return fail(err, t, "slice \"%.60s\" has %zu axes, the tensor has %zu", spec, given, t->rank);
-    for (bool more = true; more; more = *p++ == ',') {
+    for (bool more = true; more; more = at_comma(p++)) {
         p += strspn(p, " ");
         if (p == dots) {
             axis += t->rank - given; /* "..." stands for the axes that are not written */

@@ -9,6 +9,8 @@ run info demo --tensor model.norm.weight --slice 0:3 --npy x.npy
 head -c 6 x.npy | tail -c 5
 echo
 tail -c 12 x.npy | od -An -tx1
+run info demo --tensor model.norm.weight --slice 0, | tail -n 1
+run info demo --tensor model.norm.weight --slice ,
 run info demo --tensor model.norm.weight --slice 128
 run info demo --tensor nothing
 run info demo --slice 0:2
