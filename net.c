@@ -27,6 +27,12 @@
 
 #include "threads.h"
 
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#else
+#pragma GCC optimize("fp-contract=off")
+#endif
+
 __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char *fmt, ...)
 {
     va_list args;
