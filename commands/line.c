@@ -490,32 +490,20 @@ static void after_signal(Editor *e)
     got_stop = got_continue = got_resize = 0;
 }
 
-/* Return, Ctrl-C, Ctrl-D: true if that ends the message, with *result set. */
-static bool end_key(Editor *e, int key, LineResult *result)
+/* Return: true if it ends the message. */
+static bool end_line(Editor *e, int key)
 {
-    bool empty = e->text.length == 0, ends = true;
-    if (key == CONTROL('C')) {
-        end_painting(e, "^C");
-        replace(e, "", 0);
-        e->recalled = history.count;
-        e->pasting = false;
-        *result = LINE_INTERRUPTED;
-        ends = empty;
-    } else if (key == AT_END || (key == CONTROL('D') && empty)) {
-        end_painting(e, "");
-        *result = LINE_END;
-    } else if (e->pasting) {
+    bool continued = e->text.length && e->text.bytes[e->text.length - 1] == '\\';
+    if (e->pasting) {
         insert(e, "\n", key == '\n' && e->last == '\r' ? 0 : 1);
-        ends = false;
-    } else if (!empty && e->text.bytes[e->text.length - 1] == '\\') {
+    } else if (continued) {
         e->text.bytes[e->text.length - 1] = '\n';
         e->cursor = e->text.length;
-        ends = false;
     } else {
         end_painting(e, "");
-        *result = LINE_OK;
+        return true;
     }
-    return ends;
+    return false;
 }
 
 static void apply_key(Editor *e, int key)
@@ -535,6 +523,8 @@ static void apply_key(Editor *e, int key)
     case CONTROL('K'): kill_text(e, i, line_end(e) > i ? line_end(e) : right_of(e, i)); break;
     case CONTROL('U'): kill_text(e, line_begin(e), i); break;
     case CONTROL('W'): kill_text(e, word_left(e), i); break;
+    case KEY_PASTE:
+    case KEY_PASTE_END: e->pasting = key == KEY_PASTE; break;
     case CONTROL('Y'): insert(e, killed.length ? killed.bytes : "", killed.length); break;
     case CONTROL('L'):
         put("\033[H\033[2J", 7);
@@ -548,27 +538,30 @@ static void apply_key(Editor *e, int key)
 
 static LineResult edit(Editor *e)
 {
-    LineResult result;
     for (int key;; e->last = key) {
         if (input.at == input.count && !e->pasting)
             paint(e);
         key = next_byte(-1);
         if (key == KEY_ESCAPE)
             key = read_escape();
-        if (key == INTERRUPTED) {
-            got_interrupt = 0;
-            key = CONTROL('C');
-        }
-        bool ends = key == '\r' || key == '\n' || key == CONTROL('C') || key == AT_END ||
-                    (key == CONTROL('D') && e->text.length == 0 && !e->pasting);
-        if (ends && end_key(e, key, &result))
-            return result;
-        if (key == DISTURBED)
+        if (key == DISTURBED) {
             after_signal(e);
-        else if (key == KEY_PASTE || key == KEY_PASTE_END)
-            e->pasting = key == KEY_PASTE;
-        else if (!ends && (!e->pasting || key == '\t' || key >= 0x20))
+        } else if (key == INTERRUPTED || key == CONTROL('C')) {
+            end_painting(e, "^C");
+            if (e->text.length == 0)
+                return LINE_INTERRUPTED;
+            replace(e, "", 0);
+            got_interrupt = e->pasting = false;
+            e->recalled = history.count;
+        } else if (key == AT_END || (key == CONTROL('D') && e->text.length == 0 && !e->pasting)) {
+            end_painting(e, "");
+            return LINE_END;
+        } else if (key == '\r' || key == '\n') {
+            if (end_line(e, key))
+                return LINE_OK;
+        } else if (!e->pasting || key == '\t' || key >= 0x20) {
             apply_key(e, key);
+        }
     }
 }
 
@@ -601,7 +594,8 @@ static LineResult read_plain(const char *prompt, Text *out)
     return LINE_OK;
 }
 
-bool line_is_edited(void)
+/* Standard input and output are a terminal that can move its cursor. */
+static bool can_edit(void)
 {
     const char *term = getenv("TERM");
     return isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && term && *term && strcmp(term, "dumb");
@@ -610,7 +604,7 @@ bool line_is_edited(void)
 LineResult line_read(const char *prompt, Text *out)
 {
     Editor e = {.prompt = prompt, .indent = (int)strlen(prompt), .recalled = history.count};
-    bool edited = line_is_edited() && !tcgetattr(STDIN_FILENO, &mode_before);
+    bool edited = can_edit() && !tcgetattr(STDIN_FILENO, &mode_before);
     LineResult result;
     fflush(stdout);
     out->length = 0;

@@ -4,9 +4,6 @@
 
 #include "../tokenizer.h"
 
-/* Standard input and output are one terminal, and TERM names one that can move its cursor. */
-bool line_is_edited(void);
-
 typedef enum { LINE_OK, LINE_END, LINE_INTERRUPTED } LineResult;
 
 /* The next message in *out (what was there goes), without its line end. On a terminal it may have several lines.
