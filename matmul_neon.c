@@ -13,6 +13,12 @@
 #include <sys/auxv.h>
 #endif
 
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#else
+#pragma GCC optimize("fp-contract=off")
+#endif
+
 #define INLINE __attribute__((always_inline)) static inline
 #ifdef __clang__
 #define SDOT __attribute__((target("dotprod")))

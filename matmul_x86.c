@@ -10,6 +10,12 @@
 #include <immintrin.h>
 #include <string.h>
 
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#else
+#pragma GCC optimize("fp-contract=off")
+#endif
+
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")))
 #define AVX2 __attribute__((target("avx2,fma,f16c")))
 #define INLINE512 AVX512 __attribute__((always_inline)) static inline
@@ -115,7 +121,7 @@ INLINE512 void tile512(const Dots *d, WeightType type, size_t n, bool few, size_
             acc[i][j] = d->first ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + j * stride + i * LANES);
     }
     for (; k + step <= d->cols; k += step) {
-        size_t ahead = k * bytes + AHEAD < d->row_bytes ? AHEAD : AHEAD + 3 * d->row_bytes;
+        size_t ahead = k * bytes + AHEAD < d->cols * bytes ? AHEAD : AHEAD + 4 * d->row_bytes - d->cols * bytes;
         for (size_t i = 0; i < 4 && few; i++)
             _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
         for (size_t part = 0; part < parts; part++) {
@@ -162,7 +168,7 @@ INLINE512 void dots512(const Dots *d, WeightType type)
                 case 1: tile512(d, type, 1, true, r, t); break;
                 case 2: tile512(d, type, 2, true, r, t); break;
                 case 4: tile512(d, type, 4, true, r, t); break;
-                default: tile512(d, type, 6, false, r, t);
+                default: (t == 0 || d->n <= FEW) ? tile512(d, type, 6, true, r, t) : tile512(d, type, 6, false, r, t);
                 }
         }
 }
@@ -199,8 +205,10 @@ INLINE512 void convert512(WeightType type, float *out, const void *in, size_t n)
 {
     const unsigned char *p = in;
     size_t i = 0;
-    for (; i + LANES <= n; i += LANES)
+    for (; i + LANES <= n; i += LANES) {
+        _mm_prefetch(p + 2 * i + 2 * AHEAD, _MM_HINT_T0);
         _mm512_storeu_ps(out + i, load512(type, p + 2 * i, 0xffff));
+    }
     __mmask16 mask = (__mmask16)((1u << (n - i)) - 1);
     if (mask)
         _mm512_mask_storeu_ps(out + i, mask, load512(type, p + 2 * i, mask));
@@ -365,7 +373,7 @@ INLINE256 void run256(const Dots *d, WeightType type, size_t n, size_t h, size_t
     const size_t bytes = type == WEIGHT_F32 ? 4 : 2;
     size_t k = 0;
     for (; k + LANES <= d->cols; k += LANES) {
-        size_t ahead = k * bytes + AHEAD < d->row_bytes ? AHEAD : AHEAD + 3 * d->row_bytes;
+        size_t ahead = k * bytes + AHEAD < d->cols * bytes ? AHEAD : AHEAD + 4 * d->row_bytes - d->cols * bytes;
         for (size_t i = 0; i < 4 && few && h == 0; i++)
             _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
         for (size_t g = 0; g < halves; g++) {

@@ -12,8 +12,8 @@ ln -s "$(pwd)/tests" "$work/tests"
 export RUN_ISA=
 unset RUN_ISA
 
-story() { # of a program, possibly under an emulator
-    "$@" generate "Once upon a time" --seed 5 -n 40 -q -t 2 2>&1
+story() { # of a program, possibly under an emulator: exact weights, and quantised ones
+    "$@" generate "Once upon a time" --seed 5 -n 40 -q -t 2 2>&1 && "$@" generate "从前" --seed 5 -n 40 -q -w q4 2>&1
 }
 want=$(story ./run) || exit 1
 
