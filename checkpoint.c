@@ -395,9 +395,10 @@ static char *find_in_cache(const char *id, char err[512])
 {
     Shown shown, name;
     char *cache = hub_cache(), *repository = cache ? repository_folder(cache, id) : NULL, *path = NULL;
-    if (!cache)
+    bool there = repository && is_folder(repository);
+    if (!cache || (!there && !strchr(id, '/'))) /* more likely a file's name than a model's */
         fail(err, "%s: no such file or folder; " FETCH_MODEL, show(id, name));
-    else if (!repository || !is_folder(repository))
+    else if (!there)
         fail(err, "%s: no such file or folder, and not in the Hugging Face cache (%s); ./download.sh %s fetches it",
              show(id, name), show(cache, shown), name);
     else

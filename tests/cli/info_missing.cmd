@@ -1,1 +1,2 @@
+run info no-such-folder
 run info model.safetensors
