@@ -313,7 +313,7 @@ static float largest_scalar(const float *x, size_t n, bool *nan)
     return m;
 }
 
-/* score[r][j] = scale * dot(q[r], k_j) for the groups of 16 keys from..to-1 of a block. Scores of others may be overwritten.
+/* score[r][j] = scale * dot(q[r], k_j) for the groups of 16 keys from..to-1 of a block; others may be overwritten.
  * q [rows][head_dim], k [ATTENTION_BLOCK / 16][head_dim][16], score [rows][ATTENTION_BLOCK] */
 static void scores_scalar(float *score, const float *q, size_t rows, const float *k, size_t head_dim, float scale,
                           size_t from, size_t to)

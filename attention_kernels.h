@@ -295,12 +295,12 @@ TARGET ALWAYS_INLINE void NAME(add)(V (*a)[SCORE_VECTORS], V (*b)[SCORE_VECTORS]
             a[r][i] = ADD(a[r][i], b[r][i]);
 }
 
-/* The sums are added as soon as the tree allows, so that few are alive at a time: quarter i is that of the sums l, l + 8,
- * l + 4 and l + 12; quarters 0 and 2 make a half, 1 and 3 the other. */
+/* The sums are added as soon as the tree allows, so that few are alive at a time. A quarter is the sums l, l + 8, l + 4
+ * and l + 12; the first two quarters, l = 0 and l = 2, make a half. */
 TARGET ALWAYS_INLINE void NAME(score_tile)(float *score, ScoreTile *t, float scale, size_t rows)
 {
     V a[SCORE_ROWS][SCORE_VECTORS], b[SCORE_ROWS][SCORE_VECTORS], c[SCORE_ROWS][SCORE_VECTORS];
-    V before[2][SCORE_ROWS][SCORE_VECTORS];
+    V before[2][SCORE_ROWS][SCORE_VECTORS]; /* [1]: the half's first quarter, [0]: the first half */
     for (size_t quarter = 0; quarter < 4; quarter++) {
         size_t l = quarter / 2 + quarter % 2 * 2;
         NAME(running_sum)(a, t, l, rows);
@@ -323,9 +323,9 @@ TARGET ALWAYS_INLINE void NAME(score_tile)(float *score, ScoreTile *t, float sca
             STORE(score + r * ATTENTION_BLOCK + i * WIDTH, MUL(SET(scale), a[r][i]));
 }
 
-/* Up to SCORE_ROWS rows are a tile; the compiler makes a version for each number of them. While they meet some keys, the
- * keys after these are sent for, line by line, so that memory is always busy: the first tiles do a line at a step, a
- * single tile does all. */
+/* Up to SCORE_ROWS rows are a tile; the compiler makes a version for each number of them. While they meet some keys,
+ * the keys after these are sent for, line by line, so that memory is always busy: the first tiles do a line at a step,
+ * a single tile does all. */
 TARGET static void NAME(scores)(float *score, const float *q, size_t rows, const float *k, size_t head_dim, float scale,
                                 size_t from, size_t to)
 {

@@ -1,4 +1,4 @@
-/* attention.c: every kernel level against the scalar definition bit for bit, and the definition against double precision. */
+/* attention.c: every kernel level against the scalar definition bit for bit, and that against double precision. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -75,7 +75,7 @@ static double worse(double a, double b)
     return b > a || isnan(b) ? b : a;
 }
 
-/* ---- exp, log, sine, cosine ---------------------------------------------------------------------------------------------- */
+/* ---- exp, log, sine, cosine -------------------------------------------------------------------------------------- */
 
 static float float_of(uint32_t bits)
 {
@@ -109,7 +109,8 @@ static void test_exp_f32(void)
     check(worst < 1.0, "exp_f32 is off by %.3f ulp", worst);
     check(wrong_edge == 0, "%zu overflows or underflows of exp_f32 differ", wrong_edge);
     check(exp_f32(0) == 1 && exp_f32(-0.0f) == 1, "exp(0)");
-    check(exp_f32(INFINITY) == INFINITY && exp_f32(-INFINITY) == 0 && isnan(exp_f32(NAN)) && isnan(exp_f32(-NAN)), "exp of no number");
+    check(exp_f32(INFINITY) == INFINITY && exp_f32(-INFINITY) == 0, "exp of infinities");
+    check(isnan(exp_f32(NAN)) && isnan(exp_f32(-NAN)), "exp of no number");
     check(exp_f32(88.72283f) < INFINITY && exp_f32(88.72284f) == INFINITY, "where exp overflows");
     check(exp_f32(-103.97f) > 0 && exp_f32(-103.98f) == 0, "where exp vanishes");
 }
@@ -134,9 +135,9 @@ static void test_f64(void)
     check(worst_exp < 1.0, "exp_f64 is off by %.3f ulp", worst_exp);
     check(worst_log < 1.0, "log_f64 is off by %.3f ulp", worst_log);
     check(worst_sin < 2e-16, "sin_cos_f64 is off by %.3g", worst_sin);
-    check(exp_f64(0) == 1 && exp_f64(1000) == INFINITY && exp_f64(-1000) == 0 && isnan(exp_f64(NAN)), "exp at its ends");
-    check(log_f64(1) == 0 && log_f64(0) == -INFINITY && log_f64(INFINITY) == INFINITY && isnan(log_f64(-1)) && isnan(log_f64(NAN)),
-          "log at its ends");
+    check(exp_f64(0) == 1 && exp_f64(1000) == INFINITY && exp_f64(-1000) == 0, "exp at its ends");
+    check(log_f64(1) == 0 && log_f64(0) == -INFINITY && log_f64(INFINITY) == INFINITY, "log at its ends");
+    check(isnan(exp_f64(NAN)) && isnan(log_f64(-1)) && isnan(log_f64(NAN)), "exp and log of no number");
     double s, c;
     sin_cos_f64(0, &s, &c);
     check(s == 0 && c == 1, "sine and cosine of 0");
@@ -173,8 +174,8 @@ static void test_sin_cos_table(void)
         for (int sign = -1; sign <= 1; sign += 2) {
             double s, c;
             sin_cos_f64(sign * table[i][0], &s, &c);
-            check(fabs(s - sign * table[i][1]) < 1e-15 && fabs(c - table[i][2]) < 1e-15, "sin, cos %.17g: %.17g, %.17g", table[i][0], s,
-                  c);
+            check(fabs(s - sign * table[i][1]) < 1e-15 && fabs(c - table[i][2]) < 1e-15, "sin, cos %.17g: %.17g, %.17g",
+                  table[i][0], s, c);
         }
 }
 
@@ -195,7 +196,7 @@ static uint64_t functions_digest(void)
     return h;
 }
 
-/* ---- loops over one vector -------------------------------------------------------------------------------------------------- */
+/* ---- loops over one vector --------------------------------------------------------------------------------------- */
 
 /* Runs each loop over n numbers that end at an unmapped page; results go to out [5 * n]. */
 static void run_loops(const float *data, size_t n, float *out)
@@ -317,7 +318,7 @@ static void test_max(CpuLevel level)
     drop(e);
 }
 
-/* ---- attention -------------------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     size_t n_heads, n_kv_heads, head_dim, window, length;
@@ -342,8 +343,8 @@ static float *make_floats(size_t n, float scale)
 static void store(Case *c, size_t pos)
 {
     size_t kv = c->s.n_kv_heads * c->s.head_dim;
-    attention_store(c->blocks[pos / ATTENTION_BLOCK], pos % ATTENTION_BLOCK, c->k + pos * kv, c->v + pos * kv, c->s.n_kv_heads,
-                    c->s.head_dim);
+    attention_store(c->blocks[pos / ATTENTION_BLOCK], pos % ATTENTION_BLOCK, c->k + pos * kv, c->v + pos * kv,
+                    c->s.n_kv_heads, c->s.head_dim);
 }
 
 static Case make_case(Shape s, float spread)
@@ -373,8 +374,8 @@ static void free_case(Case c)
     free(c.edges), free(c.blocks), free(c.q), free(c.k), free(c.v);
 }
 
-/* Attention of the queries start..start+n-1, n at a time up to `at_once`. */
-static void run_attention(const Case *c, size_t start, size_t n, size_t at_once, float *out)
+/* Attention of the queries start..start+n-1, up to at_once at a time, in a workspace of at most `room` bytes. */
+static void run_in(size_t room, const Case *c, size_t start, size_t n, size_t at_once, float *out)
 {
     Workspace ws;
     char err[512];
@@ -384,18 +385,24 @@ static void run_attention(const Case *c, size_t start, size_t n, size_t at_once,
         check(false, "%s", err);
         return;
     }
+    ws.size = ws.size < room ? ws.size : room;
     for (size_t t = 0; t < n; t += at_once) {
         size_t count = n - t < at_once ? n - t : at_once;
         Edge q = at_edge(count * width), o = at_edge(count * width);
         memcpy(q.x, c->q + (start + t) * width, count * width * sizeof *q.x);
-        attention(&(Attention){.q = q.x, .out = o.x, .blocks = c->blocks, .n = count, .start = start + t, .window = s->window,
-                               .n_heads = s->n_heads, .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim,
-                               .scale = 1.0f / sqrtf((float)s->head_dim)},
+        attention(&(Attention){.q = q.x, .out = o.x, .blocks = c->blocks, .n = count, .start = start + t,
+                               .window = s->window, .n_heads = s->n_heads, .n_kv_heads = s->n_kv_heads,
+                               .head_dim = s->head_dim, .scale = 1.0f / sqrtf((float)s->head_dim)},
                   &ws);
         memcpy(out + t * width, o.x, count * width * sizeof *out);
         drop(q), drop(o);
     }
     workspace_free(&ws);
+}
+
+static void run_attention(const Case *c, size_t start, size_t n, size_t at_once, float *out)
+{
+    run_in(SIZE_MAX, c, start, n, at_once, out);
 }
 
 /* Softmax attention in double precision, of one query and head. */
@@ -442,21 +449,14 @@ static double worst_error(const Case *c, size_t start, size_t n, const float *ou
     return worst;
 }
 
-/* The scalar answer, one query at a time without a pool, is compared with doubles and with everything else. */
-static void test_shape(Shape s, size_t start, float spread)
+/* The vector levels and the scalar one, all ways to cut the queries, 1, 2 and 7 threads: the bits of want. */
+static void compare_ways(const Case *c, size_t start, const float *want, const char *name)
 {
-    char err[512];
-    Case c = make_case(s, spread);
-    size_t n = s.length - start, floats = n * s.n_heads * s.head_dim;
-    float *want = malloc(floats * sizeof *want), *got = malloc(floats * sizeof *got);
-    threads_stop();
-    cpu_set_level(CPU_SCALAR);
-    run_attention(&c, start, n, 1, want);
-    double worst = worst_error(&c, start, n, want);
-    check(worst < 2e-7 * fmax(10, (double)spread), "heads %zu/%zu of %zu, window %zu, queries %zu..%zu: off by %g", s.n_heads, s.n_kv_heads, s.head_dim, s.window,
-          start, s.length, worst);
     static const int threads[] = {1, 2, 7};
+    char err[512];
+    size_t n = c->s.length - start, floats = n * c->s.n_heads * c->s.head_dim;
     const size_t at_once[] = {1, 3, 37, n};
+    float *got = malloc(floats * sizeof *got);
     for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
         check(threads_start(threads[i], err) == 0, "%s", err);
         for (int level = 0; level < CPU_LEVELS; level++) {
@@ -465,14 +465,31 @@ static void test_shape(Shape s, size_t start, float spread)
             cpu_set_level((CpuLevel)level);
             for (size_t k = level == CPU_SCALAR ? 3 : 0; k < sizeof at_once / sizeof *at_once; k++) {
                 memset(got, 0xff, floats * sizeof *got);
-                run_attention(&c, start, n, at_once[k] < n ? at_once[k] : n, got);
-                check(same_bits(got, want, floats), "%s, %d threads, %zu at a time: heads %zu/%zu of %zu, window %zu, queries %zu..%zu",
-                      cpu_level_name((CpuLevel)level), threads[i], at_once[k], s.n_heads, s.n_kv_heads, s.head_dim, s.window, start,
-                      s.length);
+                run_attention(c, start, n, at_once[k] < n ? at_once[k] : n, got);
+                check(same_bits(got, want, floats), "%s: %s, %d threads, %zu at a time", name,
+                      cpu_level_name((CpuLevel)level), threads[i], at_once[k]);
             }
         }
     }
-    free(want), free(got);
+    free(got);
+}
+
+/* The scalar answer, one query at a time without a pool, is compared with doubles and with everything else. */
+static void test_shape(Shape s, size_t start, float spread)
+{
+    char name[128];
+    Case c = make_case(s, spread);
+    size_t n = s.length - start;
+    float *want = malloc(n * s.n_heads * s.head_dim * sizeof *want);
+    snprintf(name, sizeof name, "heads %zu/%zu of %zu, window %zu, queries %zu..%zu", s.n_heads, s.n_kv_heads,
+             s.head_dim, s.window, start, s.length);
+    threads_stop();
+    cpu_set_level(CPU_SCALAR);
+    run_attention(&c, start, n, 1, want);
+    double worst = worst_error(&c, start, n, want);
+    check(worst < 2e-7 * fmax(10, (double)spread), "%s: off by %g", name, worst);
+    compare_ways(&c, start, want, name);
+    free(want);
     free_case(c);
 }
 
@@ -495,23 +512,27 @@ static void test_shapes(void)
         test_shape(cases[i].s, cases[i].start, cases[i].spread);
 }
 
-/* A cache so long that partial results do not fit the workspace at once: they are merged in several rounds. */
-static void test_long(void)
+/* A small workspace: tiles shrink, and partial results do not fit at once and are merged in several rounds. */
+static void test_small_workspace(void)
 {
     char err[512];
-    Case c = make_case((Shape){2, 2, 8, 0, 256 * 300}, 30);
-    float want[16], got[16];
+    Case c = make_case((Shape){4, 2, 8, 0, 256 * 70}, 30);
+    size_t start = c.s.length - 20;
+    float want[20 * 32], got[20 * 32];
     threads_stop();
     cpu_set_level(CPU_SCALAR);
-    run_attention(&c, c.s.length - 1, 1, 1, want);
-    double worst = worst_error(&c, c.s.length - 1, 1, want);
+    run_attention(&c, start, 20, 1, want);
+    double worst = worst_error(&c, start, 20, want);
     check(worst < 2e-6, "long context: off by %g", worst);
-    for (int threads = 1; threads <= 4; threads++) {
-        check(threads_start(threads, err) == 0, "%s", err);
-        cpu_set_level(cpu_level_best());
-        run_attention(&c, c.s.length - 1, 1, 1, got);
-        check(same_bits(got, want, 16), "long context, %d threads", threads);
-    }
+    cpu_set_level(cpu_level_best());
+    for (int threads = 1; threads <= 4; threads++)
+        for (size_t room = 16384; room <= 1 << 20; room *= 4) {
+            check(threads_start(threads, err) == 0, "%s", err);
+            run_in(room, &c, start, 20, 1, got);
+            check(same_bits(got, want, 20 * 32), "one at a time, %d threads, %zu bytes", threads, room);
+            run_in(room, &c, start, 20, 20, got);
+            check(same_bits(got, want, 20 * 32), "all at once, %d threads, %zu bytes", threads, room);
+        }
     free_case(c);
 }
 
@@ -537,7 +558,6 @@ static void test_not_numbers(CpuLevel level)
     store(&c, 10);
     run_attention(&c, 0, 40, 40, out);
     check(same_bits(out, clean, 10 * 64), "%s: an infinite key, earlier queries", cpu_level_name(level));
-    check(isnan(out[(30 * 4 + 3) * 16]) || out[(30 * 4 + 3) * 16] == out[(30 * 4 + 3) * 16], "any result will do");
     free_case(c);
 }
 
@@ -586,7 +606,7 @@ int main(void)
     test_definitions();
     test_cache_layout();
     test_shapes();
-    test_long();
+    test_small_workspace();
     threads_stop();
     return report("attention");
 }
