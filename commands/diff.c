@@ -284,7 +284,7 @@ static void print_difference(const Pair *p)
         print_value(p->a, d->max_at);
         printf(" -> ");
         print_value(&p->b, d->max_at);
-        printf("\n    mean %.6g   relative %.6g   cosine %.6g", mean(d), relative(d), cosine(d));
+        printf("\n    mean %.6g   relative %.6g   1-cosine %.6g", mean(d), relative(d), cosine(d));
     }
     putchar('\n');
 }
@@ -341,7 +341,7 @@ static void print_layers(const Diff *d)
     size_t n;
     Layer *layers = sum_layers(d, &n);
     printf("\n%-8s %10s %10s %14s %12s %12s %12s\n", "layer", "tensors", "different", "elements", "max", "relative",
-           "cosine");
+           "1-cosine");
     for (size_t i = 0; i < n; i++) {
         const Layer *l = &layers[i];
         char name[32] = "others";

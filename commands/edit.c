@@ -286,13 +286,13 @@ static void commit(Edit *e, int status, bool dry, char err[512])
     }
 }
 
-/* A blob of the hub's cache is the file of every snapshot that links to it. */
-static void warn_of_cache(const Checkpoint *c)
+/* The hub's cache is read only: a blob is the file of every snapshot that links to it, and is named by its hash. */
+static void refuse_cache(const Checkpoint *c)
 {
     for (size_t i = 0; i < model_file_count(c); i++) {
         char *real = realpath(model_file(c, i)->path, NULL);
         if (real && strstr(real, "/blobs/"))
-            notice("%s belongs to the Hugging Face cache: all that link to it will change", real);
+            die(EXIT_FAILED, "%s belongs to the Hugging Face cache, which is only read; edit a copy", real);
         free(real);
     }
 }
@@ -435,7 +435,7 @@ int cmd_edit(int argc, char **argv)
     open_for_edit(&c, argv[1]);
     start_pool();
     if (!a.dry && !a.undo)
-        warn_of_cache(&c);
+        refuse_cache(&c);
     if (a.undo)
         undo(&c);
     else if (a.mask)

@@ -126,6 +126,8 @@ int cmd_logits(int argc, char **argv)
     arguments_at_most(count, 1, argv);
     if (all != (path != NULL))
         usage_error("--all and --out FILE belong together");
+    if (all && common.json)
+        usage_error("--all writes raw numbers, --json a document: one of them");
     char *text = prompt_text(&from, count ? argv[1] : NULL, &length);
 
     Session s;
