@@ -40,7 +40,8 @@ def places(text):
 
 def run(program, seconds):
     try:
-        return subprocess.run([program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=seconds).returncode
+        return subprocess.run([program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, timeout=seconds, start_new_session=True).returncode
     except subprocess.TimeoutExpired:
         return -1
 
