@@ -78,8 +78,8 @@ class Writer:
         self.end = Zipf([p for p in pieces if re.fullmatch("[a-z]{2,6}", p)][:2000], self.rng)
         self.han = Zipf([p for p in pieces if re.fullmatch("[\u4e00-\u9fa5]+", p)], self.rng)
         others = ["[\u0400-\u045f ]+", "[\u3040-\u30ff]+", "[\uac00-\ud7a3]+", "[\u0620-\u064a ]+", "[a-zà-öø-ÿ ]+"]
-        self.others = [Zipf(found, self.rng) for found in
-                       ([p for p in pieces if re.fullmatch(o, p) and not p.isascii()][:4000] for o in others) if found]
+        found = [[p for p in pieces if re.fullmatch(o, p) and not p.isascii()][:4000] for o in others]
+        self.others = [Zipf(f, self.rng) for f in found if f]
 
     def number(self, below):
         return int(self.rng.random() * below)
