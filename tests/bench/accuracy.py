@@ -15,8 +15,8 @@ For each position the logits of f32 give the distribution p, those of the other 
     same top    share of positions whose likeliest token is the same
 
 llama.cpp keeps keys and values as FP16 and rounds activations to BF16 or 8 bits as its users have it; its F32 row
-shows what that alone makes.  Needs: pip install llama-cpp-python gguf numpy.  Exit status 1 if the KL of q4 is above its
-peer's, or that of q8 by a twentieth: those two round alike and differ by chance.
+shows what that alone makes.  Needs: pip install llama-cpp-python gguf numpy.  Exit status 1 if q4 has a larger KL than
+its peer, or q8 one larger by a twentieth: those two round alike and differ by chance.
 """
 import argparse
 import json
