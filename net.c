@@ -24,6 +24,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "threads.h"
 
@@ -434,6 +435,18 @@ void run_state_free(RunState *s)
     *s = (RunState){0};
 }
 
+/* Long contexts are read faster from huge pages; a short one would only wait for them to be zeroed. */
+static void want_huge_pages(void *memory, size_t bytes)
+{
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = 4096, begin = ((uintptr_t)memory + page - 1) / page * page;
+    if ((uintptr_t)memory + bytes > begin)
+        madvise((void *)begin, (uintptr_t)memory + bytes - begin, MADV_HUGEPAGE); /* refused: as it was */
+#else
+    (void)memory, (void)bytes;
+#endif
+}
+
 /* Block b of all layers is one piece of memory, owned by kv[b], which is layer 0's. */
 int run_state_reserve(RunState *s, size_t positions, char err[512])
 {
@@ -444,6 +457,8 @@ int run_state_reserve(RunState *s, size_t positions, char err[512])
         float *memory = floats(s->block_floats, s->n_layers);
         if (!memory)
             return fail(err, "out of memory for the cache of %zu positions", (s->kv_blocks + 1) * ATTENTION_BLOCK);
+        if (s->kv_blocks > 0)
+            want_huge_pages(memory, s->block_floats * s->n_layers * sizeof *memory);
         for (size_t l = 0; l < s->n_layers; l++)
             s->kv[l * per_layer + s->kv_blocks] = memory + l * s->block_floats;
     }
