@@ -14,12 +14,12 @@ checks="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fra
 mkdir -p $build/found
 echo 'int LLVMFuzzerTestOneInput(const unsigned char *p, unsigned long n) { return p == 0 && n == 1; }' >$build/try.c
 if clang -fsanitize=fuzzer,address -o $build/try $build/try.c 2>/dev/null; then
-    $MAKE -s BUILD=$build CC=clang EXTRA="$checks -fsanitize=fuzzer-no-link" LDFLAGS=-fsanitize=fuzzer \
-        $build/tests/fuzz && $MAKE -s BUILD=$build CC=clang EXTRA="$checks -fsanitize=fuzzer-no-link" \
+    $MAKE -s BUILD=$build KERNELS=-fno-sanitize=all CC=clang EXTRA="$checks -fsanitize=fuzzer-no-link" LDFLAGS=-fsanitize=fuzzer \
+        $build/tests/fuzz && $MAKE -s BUILD=$build KERNELS=-fno-sanitize=all CC=clang EXTRA="$checks -fsanitize=fuzzer-no-link" \
         $build/tests/verdicts || exit 1
 else
     echo "clang's libFuzzer is missing: plain mutations"
-    $MAKE -s BUILD=$build EXTRA="$checks -DPLAIN" $build/tests/fuzz $build/tests/verdicts || exit 1
+    $MAKE -s BUILD=$build KERNELS=-fno-sanitize=all EXTRA="$checks -DPLAIN" $build/tests/fuzz $build/tests/verdicts || exit 1
 fi
 
 passed=0 failed=0 skipped=0 total=0
