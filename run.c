@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -291,14 +292,22 @@ const Command commands[] = {
     {0},
 };
 
-/* A mapped file became shorter, or its disk failed: reading it raises SIGBUS. */
+/* A mapped file became shorter, or its disk failed: reading it raises SIGBUS, in several threads at once. The first of
+ * them says so, with one write. */
 static void on_bus_error(int signal_number)
 {
     static const char before[] = "\nrun: ", after[] = ": the file changed or could not be read while it was in use\n";
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    static char sentence[sizeof before + sizeof mapped_name + sizeof after];
     (void)signal_number;
+    while (atomic_flag_test_and_set(&told))
+        pause();
     emergency_cleanup();
-    if (write(STDERR_FILENO, before, sizeof before - 1) < 0 ||
-        write(STDERR_FILENO, mapped_name, strlen(mapped_name)) < 0 || write(STDERR_FILENO, after, sizeof after - 1) < 0)
+    size_t name = strlen(mapped_name), length = sizeof before - 1 + name + sizeof after - 1;
+    memcpy(sentence, before, sizeof before - 1);
+    memcpy(sentence + sizeof before - 1, mapped_name, name);
+    memcpy(sentence + sizeof before - 1 + name, after, sizeof after - 1);
+    if (write(STDERR_FILENO, sentence, length) < 0)
         _exit(EXIT_FAILED);
     _exit(EXIT_FAILED);
 }
