@@ -33,6 +33,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "matmul_kernels.h"
 
@@ -122,23 +123,45 @@ static void convert_f16_scalar(float *out, const void *in, size_t n)
 
 /* ---- the dot product -------------------------------------------------------------------------------------------------- */
 
-/* w: float32 at any address */
-static float dot(const unsigned char *w, const float *x, size_t n)
+/* Number k of a row that is stored as it came, at any address. */
+INLINE float weight(WeightType type, const unsigned char *row, size_t k)
+{
+    if (type == WEIGHT_F32)
+        return load_f32(row, k);
+    return type == WEIGHT_BF16 ? from_bits((uint32_t)load_u16(row, k) << 16) : f16_to_f32(load_u16(row, k));
+}
+
+INLINE float dot(WeightType type, const unsigned char *row, const float *x, size_t n)
 {
     float s[LANES] = {0};
     for (size_t k = 0; k < n; k++)
-        s[k % LANES] = fmaf(load_f32(w, k), x[k], s[k % LANES]);
+        s[k % LANES] = fmaf(weight(type, row, k), x[k], s[k % LANES]);
     for (size_t half = LANES / 2; half; half /= 2)
         for (size_t l = 0; l < half; l++)
             s[l] += s[l + half];
     return s[0];
 }
 
-static void dots_scalar(const Dots *d)
+INLINE void dots(const Dots *d, WeightType type)
 {
     for (size_t r = 0; r < d->rows; r++)
         for (size_t t = 0; t < d->n; t++)
-            d->out[t * d->out_stride + r] = dot(d->w + r * d->row_bytes, (const float *)d->x + t * d->x_stride, d->cols);
+            d->out[t * d->out_stride + r] = dot(type, d->w + r * d->row_bytes, (const float *)d->x + t * d->x_stride, d->cols);
+}
+
+static void dots_f32_scalar(const Dots *d)
+{
+    dots(d, WEIGHT_F32);
+}
+
+static void dots_bf16_scalar(const Dots *d)
+{
+    dots(d, WEIGHT_BF16);
+}
+
+static void dots_f16_scalar(const Dots *d)
+{
+    dots(d, WEIGHT_F16);
 }
 
 /* ---- the quantised dot product ------------------------------------------------------------------------------------------ */
@@ -314,7 +337,8 @@ INLINE void quantize_q4(LaneBits out[GROUP / 8], uint16_t half[ROWS_AT_ONCE], co
 /* ---- kernels in use -------------------------------------------------------------------------------------------------------- */
 
 static const Kernels kernels_scalar = {
-    .dots = {dots_scalar}, .q8 = q8_scalar, .q4 = q4_scalar, .inputs = inputs_scalar, .bf16 = convert_bf16_scalar, .f16 = convert_f16_scalar, .cut = SIZE_MAX,
+    .dots = {dots_f32_scalar, dots_bf16_scalar, dots_f16_scalar}, .q8 = q8_scalar, .q4 = q4_scalar, .inputs = inputs_scalar,
+    .bf16 = convert_bf16_scalar, .f16 = convert_f16_scalar, .cut = SIZE_MAX,
 };
 
 static const Kernels *kernels(void)
@@ -488,22 +512,18 @@ static size_t align_up(size_t n)
     return (n + 63) / 64 * 64;
 }
 
-/* Rows of a panel: fewer where rows are very long. */
+/* Rows that many vectors meet at a time: fewer where rows are long. */
 static size_t panel_rows(size_t cols)
 {
-    size_t rows = ((size_t)1 << 20) / (cols + 1) / SIDE_BY_SIDE * SIDE_BY_SIDE;
-    return rows < SIDE_BY_SIDE ? SIDE_BY_SIDE : rows < PANEL_ROWS ? rows : PANEL_ROWS;
+    return cols > 1024 ? PANEL_ROWS / 2 : PANEL_ROWS;
 }
 
-/* A thread's own: a panel of widened rows, and the running sums of a tile. */
-static size_t panel_bytes(size_t cols)
-{
-    return align_up(panel_rows(cols) * cols * sizeof(float));
-}
+/* A thread's own: the running sums of a tile, and (for pairs) a panel of rows made BF16, by way of float32. */
+#define SUMS_BYTES (sizeof(float) * PANEL_ROWS * TILE_TOKENS * LANES)
 
 static size_t thread_bytes(size_t cols)
 {
-    return panel_bytes(cols) + sizeof(float) * PANEL_ROWS * TILE_TOKENS * LANES;
+    return SUMS_BYTES + (kernels()->pairs ? align_up(panel_rows(cols) * cols * sizeof(float)) : 0);
 }
 
 /* n vectors rounded: up to 2 bytes a number, and for each group a scale and a sum. */
@@ -512,6 +532,9 @@ static size_t inputs_bytes(size_t n, size_t cols)
     return align_up(2 * n * cols) + 2 * align_up(4 * n * (cols / GROUP));
 }
 
+/* The processor finds its way faster in pages of 2 MiB; it is a wish, and no matter if it isn't granted. */
+#define HUGE_PAGE ((size_t)2 << 20)
+
 int workspace_init(Workspace *ws, size_t max_cols, size_t max_n, size_t head_dim, size_t group, char err[512])
 {
     size_t threads = (size_t)threads_count();
@@ -519,8 +542,12 @@ int workspace_init(Workspace *ws, size_t max_cols, size_t max_n, size_t head_dim
     size_t size = threads * thread_bytes(max_cols) + inputs_bytes(max_n, max_cols);
     size = align_up(size > attention ? size : attention);
     *ws = (Workspace){0};
-    if (posix_memalign(&ws->memory, 64, size))
+    if (posix_memalign(&ws->memory, size < HUGE_PAGE ? 64 : HUGE_PAGE, size))
         return fail(err, "out of memory for a workspace of %zu bytes", size);
+#ifdef MADV_HUGEPAGE
+    if (size >= HUGE_PAGE)
+        madvise(ws->memory, size, MADV_HUGEPAGE);
+#endif
     ws->size = size;
     return 0;
 }
@@ -541,7 +568,7 @@ typedef struct {
     const Kernels *kernels;
     const float *x; /* [n][cols] */
     size_t n, cols;
-    bool few;                  /* vectors meet the weights as they are stored; there is one part */
+    bool few; /* vectors: FEW at most; there is one part, and units next to each other are done together */
     size_t unit, units, parts;
     size_t threads, least;  /* items of a piece, at least */
     uint16_t *narrow;       /* [n][cols], the inputs as BF16; NULL: not rounded */
@@ -570,39 +597,50 @@ static void finish(const Piece *b, const float *tile, size_t stride, size_t row,
     }
 }
 
-/* What a kernel multiplies rows begin .. of a matrix in: a panel of numbers converted to float32, or to BF16 for pairs. */
-static void fill_panel(const Job *j, const Piece *b, bool pairs, unsigned char *panel)
+/* Columns are cut into equal pieces, multiples of LANES, of at most `most`. */
+static size_t cut_columns(size_t cols, size_t most)
 {
-    size_t n = (b->end - b->begin) * j->cols;
-    widen((float *)(void *)panel, b->p->w, b->begin, 0, n);
-    if (pairs)
-        j->kernels->narrow((uint16_t *)(void *)panel, (const float *)(void *)panel, n);
+    size_t pieces = (cols - 1) / most + 1;
+    return ((cols - 1) / pieces / LANES + 1) * LANES;
 }
 
-/* Few vectors meet the weights as they are stored, as many rows at a time as the tile has room for. Many meet rows that were converted
- * first, unless stored as the kernel wants them; the columns are cut into pieces, so that a few vectors' worth of one stays in the
- * first cache while the rows pass by, and running sums wait in memory meanwhile. ready: the panel is there already. */
-static void floats(const Job *j, const Piece *b, unsigned char *scratch, bool ready)
+/* One tile: rows row .. row + rows with the piece's vectors. Of many vectors a few stay in the first cache while the rows pass by: so
+ * many columns are taken at a time that they fit, and the running sums wait in memory meanwhile. from: the matrix's numbers, or
+ * (pairs) such as were made BF16. */
+static void float_tile(const Job *j, const Piece *b, DotsKernel *kernel, const unsigned char *from, size_t bytes, size_t row, size_t rows,
+                       float *sums)
 {
     float tile[TILE_TOKENS * PANEL_ROWS];
-    const Matrix *w = b->p->w;
-    bool pairs = j->narrow && (w->type == WEIGHT_BF16 || !j->few), stored = pairs ? w->type == WEIGHT_BF16 : j->few || w->type == WEIGHT_F32;
-    size_t cols = j->cols, cut = j->few ? cols : j->kernels->cut * (pairs ? 2 : 1), most = TILE_TOKENS * PANEL_ROWS / b->n / 4 * 4;
-    size_t bytes = stored ? element_bytes(w->type) : pairs ? 2 : 4;
-    DotsKernel *kernel = pairs ? j->kernels->pairs : j->kernels->dots[stored ? w->type : WEIGHT_F32];
-    if (!stored && !ready)
-        fill_panel(j, b, pairs, scratch);
-    for (size_t row = b->begin; row < b->end; row += most) {
-        size_t rows = b->end - row < most ? b->end - row : most, stride = (rows + 3) / 4 * 4;
-        const unsigned char *from = stored ? (const unsigned char *)w->data + row * cols * bytes : scratch + (row - b->begin) * cols * bytes;
-        for (size_t k = 0; k < cols; k += cut) {
-            const void *x = pairs ? (const void *)(j->narrow + b->t * cols + k) : (const void *)(j->x + b->t * cols + k);
-            kernel(&(Dots){.w = from + k * bytes, .row_bytes = cols * bytes, .rows = rows, .x = x, .x_stride = cols, .n = b->n,
-                           .cols = cols - k < cut ? cols - k : cut, .sums = (float *)(void *)(scratch + panel_bytes(cols)),
-                           .first = k == 0, .last = cols - k <= cut, .out = tile, .out_stride = stride});
-        }
-        finish(b, tile, stride, row, rows);
+    bool pairs = kernel == j->kernels->pairs;
+    size_t cols = j->cols, cut = j->few ? cols : cut_columns(cols, j->kernels->cut * (pairs ? 2 : 1)), stride = (rows + 3) / 4 * 4;
+    for (size_t k = 0; k < cols; k += cut) {
+        const void *x = pairs ? (const void *)(j->narrow + b->t * cols + k) : (const void *)(j->x + b->t * cols + k);
+        kernel(&(Dots){.w = from + k * bytes, .row_bytes = cols * bytes, .rows = rows, .x = x, .x_stride = cols, .n = b->n,
+                       .cols = cols - k < cut ? cols - k : cut, .sums = sums, .first = k == 0, .last = cols - k <= cut, .out = tile,
+                       .out_stride = stride});
     }
+    finish(b, tile, stride, row, rows);
+}
+
+/* ready: the panel has been made BF16 already. */
+static void floats(const Job *j, const Piece *b, unsigned char *scratch, bool ready)
+{
+    const Matrix *w = b->p->w;
+    float *sums = (float *)(void *)scratch, *panel = (float *)(void *)(scratch + SUMS_BYTES);
+    if (j->narrow && !j->few && w->type != WEIGHT_BF16) {
+        size_t n = (b->end - b->begin) * w->cols;
+        if (!ready) {
+            widen(panel, w, b->begin, 0, n);
+            j->kernels->narrow((uint16_t *)(void *)panel, panel, n);
+        }
+        float_tile(j, b, j->kernels->pairs, scratch + SUMS_BYTES, 2, b->begin, b->end - b->begin, sums);
+        return;
+    }
+    DotsKernel *kernel = j->narrow && w->type == WEIGHT_BF16 ? j->kernels->pairs : j->kernels->dots[w->type];
+    size_t most = TILE_TOKENS * PANEL_ROWS / b->n / 4 * 4, bytes = element_bytes(w->type);
+    for (size_t row = b->begin; row < b->end; row += most)
+        float_tile(j, b, kernel, (const unsigned char *)w->data + row * w->cols * bytes, bytes, row,
+                   b->end - row < most ? b->end - row : most, sums);
 }
 
 static void quantized(const Job *j, const Piece *b)
@@ -718,7 +756,7 @@ void matmul(const Product *products, size_t count, const float *x, size_t n, Wor
     size_t cols = products[0].w->cols, threads = (size_t)threads_count(), pieces = 0, rows = 0;
     Job j = {.products = products, .count = count, .kernels = kernels(), .x = x, .n = n, .cols = cols, .threads = threads, .least = 1};
     j.parts = (n + TILE_TOKENS - 1) / TILE_TOKENS;
-    j.few = n <= j.kernels->unwidened;
+    j.few = n <= FEW;
     j.unit = j.few ? SIDE_BY_SIDE : panel_rows(cols);
     if (j.parts == 1)
         j.least = 1 + LEAST_BYTES / n / (j.unit * cols);

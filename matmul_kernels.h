@@ -8,8 +8,8 @@
 #define LANES 16        /* running sums of a dot product */
 #define GROUP 32        /* weights that share a scale */
 #define SIDE_BY_SIDE 16 /* rows of a quantised matrix that lie interleaved */
-#define PANEL_ROWS 128  /* rows that are widened at a time, at most */
-#define TILE_TOKENS 48  /* vectors that meet a panel at a time */
+#define PANEL_ROWS 128  /* rows that many vectors meet at a time, at most */
+#define TILE_TOKENS 48  /* vectors that meet them at a time */
 
 /* Dot products of `rows` rows with n vectors: out[t * out_stride + r]. Memory of out beyond `rows`, up to a multiple of
  * four rows, may be overwritten. When columns are cut into pieces, sums [n][rows, rounded up to four][LANES] carries the
@@ -50,8 +50,7 @@ typedef struct {
     QuantDotsKernel *q8, *q4;
     InputsKernel *inputs; /* rounds inputs to integers, for q8 and q4 */
     ConvertKernel *bf16, *f16;
-    size_t unwidened; /* up to so many vectors meet the weights as they are stored; more meet a panel widened to float32 */
-    size_t cut;       /* columns of a piece when there are more vectors, a multiple of LANES */
+    size_t cut; /* columns of a piece when there are more vectors than FEW, at most; a multiple of LANES */
 } Kernels;
 
 /* Up to so many vectors pass by each few rows, whose weights come from memory; of more, a few stay in the first cache while the rows

@@ -335,11 +335,11 @@ const Kernels *kernels_neon(void)
 {
     static const Kernels plain = {
         .dots = {dots_f32, dots_bf16, dots_f16}, .q8 = q8_neon, .q4 = q4_neon, .inputs = inputs_neon,
-        .bf16 = convert_bf16_neon, .f16 = convert_f16_neon, .unwidened = FEW, .cut = 1024,
+        .bf16 = convert_bf16_neon, .f16 = convert_f16_neon, .cut = 928,
     };
     static const Kernels sdot = {
         .dots = {dots_f32, dots_bf16, dots_f16}, .q8 = q8_sdot, .q4 = q4_sdot, .inputs = inputs_neon,
-        .bf16 = convert_bf16_neon, .f16 = convert_f16_neon, .unwidened = FEW, .cut = 1024,
+        .bf16 = convert_bf16_neon, .f16 = convert_f16_neon, .cut = 928,
     };
     return cpu_has_sdot() ? &sdot : &plain;
 }

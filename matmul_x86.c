@@ -21,8 +21,15 @@
 #define INLINE512 AVX512 __attribute__((always_inline)) static inline
 #define INLINE256 AVX2 __attribute__((always_inline)) static inline
 
-/* Weights that come from memory are asked for in time: so many bytes before, and in the next four rows when these end. */
-#define AHEAD 2048
+/* Weights that come from memory are asked for before they are needed: so many bytes for a single vector, which meets the rows one by
+ * one, since memory is fastest when read in one stream; else the next rows while the present ones are multiplied. */
+#define AHEAD 8192
+
+/* Of so many vectors, how many at a time. */
+static inline size_t take(size_t left)
+{
+    return left == 7 || left == 8 ? 4 : left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
 
 static inline int32_t load_i32(const int8_t *p)
 {
@@ -86,6 +93,14 @@ INLINE512 __m512 add_quarters(__m512 a, __m512 b, __m512 c, __m512 d)
     return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
 }
 
+INLINE512 float add_lanes512_one(__m512 a)
+{
+    __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
 /* sum[t][r], r = 0..3, of the running sums acc[r][t] of four rows and up to four vectors. */
 INLINE512 void add_lanes512(float *out, size_t stride, __m512 (*acc)[6], size_t first, size_t n)
 {
@@ -106,8 +121,8 @@ INLINE512 void add_lanes512(float *out, size_t stride, __m512 (*acc)[6], size_t 
         _mm_storeu_ps(out + 3 * stride, _mm512_extractf32x4_ps(s, 3));
 }
 
-/* Four rows from r on with n (at most 6) vectors from t on: a register for each of the 4 n results. */
-INLINE512 void tile512(const Dots *d, WeightType type, size_t n, bool few, size_t r, size_t t)
+/* `rows` (1 or 4) rows from r on with n (at most 6) vectors from t on: a register for each of the results. */
+INLINE512 void tile512(const Dots *d, WeightType type, size_t rows, size_t n, bool fetch, size_t r, size_t t)
 {
     const size_t bytes = type == WEIGHT_F32 ? 4 : 2, x_bytes = type == PAIRS ? 2 : 4, step = 64 / bytes, parts = x_bytes / bytes;
     size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * LANES, k = 0;
@@ -115,22 +130,22 @@ INLINE512 void tile512(const Dots *d, WeightType type, size_t n, bool few, size_
     float *sums = d->sums + t * stride + r * LANES, *out = d->out + t * d->out_stride + r;
     const unsigned char *w[4];
     __m512 acc[4][6];
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < rows; i++) {
         w[i] = d->w + (r + i < last ? r + i : last) * d->row_bytes;
         for (size_t j = 0; j < n; j++)
             acc[i][j] = d->first ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + j * stride + i * LANES);
     }
+    size_t ahead = rows == 1 ? AHEAD : rows * d->row_bytes;
     for (; k + step <= d->cols; k += step) {
-        size_t ahead = k * bytes + AHEAD < d->cols * bytes ? AHEAD : AHEAD + 4 * d->row_bytes - d->cols * bytes;
-        for (size_t i = 0; i < 4 && few; i++)
+        for (size_t i = 0; i < rows && fetch; i++)
             _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
         for (size_t part = 0; part < parts; part++) {
             __m512 v[4];
-            for (size_t i = 0; i < 4; i++)
+            for (size_t i = 0; i < rows; i++)
                 v[i] = part512(type, w[i] + k * bytes, (int)part);
             for (size_t j = 0; j < n; j++) {
                 __m512 u = _mm512_loadu_ps(x + (j * d->x_stride + k) * x_bytes + 64 * part);
-                for (size_t i = 0; i < 4; i++)
+                for (size_t i = 0; i < rows; i++)
                     acc[i][j] = multiply_add512(type, v[i], u, acc[i][j], 0xffff);
             }
         }
@@ -138,38 +153,46 @@ INLINE512 void tile512(const Dots *d, WeightType type, size_t n, bool few, size_
     for (; k < d->cols; k += LANES) {
         __mmask16 mask = (__mmask16)(d->cols - k < LANES ? (1u << (d->cols - k)) - 1 : 0xffff);
         __m512 v[4];
-        for (size_t i = 0; i < 4; i++)
+        for (size_t i = 0; i < rows; i++)
             v[i] = load512(type, w[i] + k * bytes, mask);
         for (size_t j = 0; j < n; j++) {
             __m512 u = load512(type == PAIRS ? PAIRS : WEIGHT_F32, x + (j * d->x_stride + k) * x_bytes, mask);
-            for (size_t i = 0; i < 4; i++)
+            for (size_t i = 0; i < rows; i++)
                 acc[i][j] = multiply_add512(type, v[i], u, acc[i][j], mask);
         }
     }
-    if (d->last) {
+    if (!d->last) {
+        for (size_t i = 0; i < rows; i++)
+            for (size_t j = 0; j < n; j++)
+                _mm512_storeu_ps(sums + j * stride + i * LANES, acc[i][j]);
+    } else if (rows == 1) {
+        *out = add_lanes512_one(acc[0][0]);
+    } else {
         add_lanes512(out, d->out_stride, acc, 0, n < 4 ? n : 4);
         if (n > 4)
             add_lanes512(out + 4 * d->out_stride, d->out_stride, acc, 4, n - 4);
-        return;
     }
-    for (size_t i = 0; i < 4; i++)
-        for (size_t j = 0; j < n; j++)
-            _mm512_storeu_ps(sums + j * stride + i * LANES, acc[i][j]);
 }
 
 INLINE512 void dots512(const Dots *d, WeightType type)
 {
     size_t rows_end = d->n <= FEW ? 4 : d->rows;
-    for (size_t base = 0; base < d->rows; base += rows_end)
+    for (size_t r = 0; r < d->rows && d->n == 1; r++)
+        tile512(d, type, 1, 1, true, r, 0);
+    for (size_t base = 0; base < d->rows && d->n > 1; base += rows_end)
         for (size_t t = 0, n; t < d->n; t += n) {
-            n = d->n - t >= 6 ? 6 : d->n - t >= 4 ? 4 : d->n - t >= 2 ? 2 : 1;
+            n = take(d->n - t);
             for (size_t r = base; r < base + rows_end; r += 4)
-                switch (n) {
-                case 1: tile512(d, type, 1, true, r, t); break;
-                case 2: tile512(d, type, 2, true, r, t); break;
-                case 4: tile512(d, type, 4, true, r, t); break;
-                default: (t == 0 || d->n <= FEW) ? tile512(d, type, 6, true, r, t) : tile512(d, type, 6, false, r, t);
-                }
+                if (n == 1)
+                    tile512(d, type, 4, 1, true, r, t);
+                else if (n == 2)
+                    tile512(d, type, 4, 2, true, r, t);
+                else if (n == 4)
+                    tile512(d, type, 4, 4, true, r, t);
+                else if (t == 0)
+                    tile512(d, type, 4, 6, true, r, t);
+                else
+                    tile512(d, type, 4, 6, false, r, t);
         }
 }
 
@@ -306,7 +329,7 @@ INLINE512 void quant512(const QuantDots *d, WeightType type)
     size_t blocks_end = few ? 1 : d->blocks;
     for (size_t base = 0; base < d->blocks; base += blocks_end)
         for (size_t t = 0, n; t < d->n; t += n) {
-            n = d->n - t >= 6 ? 6 : d->n - t >= 4 ? 4 : d->n - t >= 2 ? 2 : 1;
+            n = take(d->n - t);
             for (size_t b = base; b < base + blocks_end; b++) {
                 if (n == 1)
                     quant_tile512(d, type, 1, 1, true, b, t);
@@ -366,21 +389,20 @@ INLINE256 __m256 load256_x_tail(const float *x, size_t at, size_t n)
     return _mm256_loadu_ps(inputs);
 }
 
-/* One run along the columns: n vectors with four rows, `halves` halves of the sums from half h on; n * halves <= 3. */
-INLINE256 void run256(const Dots *d, WeightType type, size_t n, size_t h, size_t halves, bool few, const unsigned char *const w[4],
-                      const float *x, __m256 (*acc)[3])
+/* One run along the columns: n vectors with `rows` rows, `halves` halves of the sums from half h on; n * halves <= 3. */
+INLINE256 void run256(const Dots *d, WeightType type, size_t rows, size_t n, size_t h, size_t halves, bool fetch,
+                      const unsigned char *const w[4], const float *x, __m256 (*acc)[3])
 {
     const size_t bytes = type == WEIGHT_F32 ? 4 : 2;
-    size_t k = 0;
+    size_t k = 0, ahead = rows == 1 ? AHEAD : rows * d->row_bytes;
     for (; k + LANES <= d->cols; k += LANES) {
-        size_t ahead = k * bytes + AHEAD < d->cols * bytes ? AHEAD : AHEAD + 4 * d->row_bytes - d->cols * bytes;
-        for (size_t i = 0; i < 4 && few && h == 0; i++)
+        for (size_t i = 0; i < rows && fetch && h == 0; i++)
             _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
         for (size_t g = 0; g < halves; g++) {
             __m256 u[3];
             for (size_t j = 0; j < n; j++)
                 u[j] = _mm256_loadu_ps(x + j * d->x_stride + k + 8 * (h + g));
-            for (size_t i = 0; i < 4; i++) {
+            for (size_t i = 0; i < rows; i++) {
                 __m256 v = load256(type, w[i] + (k + 8 * (h + g)) * bytes);
                 for (size_t j = 0; j < n; j++)
                     acc[i][j * halves + g] = _mm256_fmadd_ps(v, u[j], acc[i][j * halves + g]);
@@ -395,7 +417,7 @@ INLINE256 void run256(const Dots *d, WeightType type, size_t n, size_t h, size_t
         __m256 u[3];
         for (size_t j = 0; j < n; j++)
             u[j] = load256_x_tail(x + j * d->x_stride + k, at, left);
-        for (size_t i = 0; i < 4; i++) {
+        for (size_t i = 0; i < rows; i++) {
             __m256 v = load256_tail(type, w[i] + k * bytes, at, left);
             for (size_t j = 0; j < n; j++)
                 acc[i][j * halves + g] = _mm256_fmadd_ps(v, u[j], acc[i][j * halves + g]);
@@ -413,53 +435,58 @@ INLINE256 __m128 add_lanes256(__m256 a, __m256 b, __m256 c, __m256 d)
     return _mm_unpacklo_ps(_mm256_castps256_ps128(q), _mm256_extractf128_ps(q, 1));
 }
 
-/* Four rows from r on with n (at most 3) vectors from t on; several vectors in two runs, one for each half of the sums. */
-INLINE256 void tile256(const Dots *d, WeightType type, size_t n, bool few, size_t r, size_t t)
+/* `rows` (1 or 4) rows from r on with n (at most 3) vectors from t on; several vectors in two runs, one for each half of the sums. */
+INLINE256 void tile256(const Dots *d, WeightType type, size_t rows, size_t n, bool fetch, size_t r, size_t t)
 {
-    size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * LANES, halves = n == 1 ? 2 : 1;
+    const size_t halves = n == 1 ? 2 : 1;
+    size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * LANES;
     const float *x = (const float *)d->x + t * d->x_stride;
     float *sums = d->sums + t * stride + r * LANES;
     const unsigned char *w[4];
     __m256 done[2][4][3];
-    for (size_t i = 0; i < 4; i++)
+    for (size_t i = 0; i < rows; i++)
         w[i] = d->w + (r + i < last ? r + i : last) * d->row_bytes;
     for (size_t h = 0; h < 2; h += halves) {
         __m256 acc[4][3];
-        for (size_t i = 0; i < 4; i++)
+        for (size_t i = 0; i < rows; i++)
             for (size_t j = 0; j < n * halves; j++)
                 acc[i][j] = d->first ? _mm256_setzero_ps()
                                      : _mm256_loadu_ps(sums + j / halves * stride + i * LANES + 8 * (h + j % halves));
-        run256(d, type, n, h, halves, few, w, x, acc);
-        for (size_t i = 0; i < 4; i++)
+        run256(d, type, rows, n, h, halves, fetch, w, x, acc);
+        for (size_t i = 0; i < rows; i++)
             for (size_t j = 0; j < n * halves; j++)
                 done[h + j % halves][i][j / halves] = acc[i][j];
     }
     for (size_t j = 0; j < n; j++) {
         __m256 sum[4];
-        for (size_t i = 0; i < 4; i++) {
-            sum[i] = _mm256_add_ps(done[0][i][j], done[1][i][j]);
-            if (!d->last) {
-                _mm256_storeu_ps(sums + j * stride + i * LANES, done[0][i][j]);
-                _mm256_storeu_ps(sums + j * stride + i * LANES + 8, done[1][i][j]);
-            }
+        for (size_t i = 0; i < 4; i++)
+            sum[i] = i < rows ? _mm256_add_ps(done[0][i][j], done[1][i][j]) : sum[0];
+        for (size_t i = 0; i < rows && !d->last; i++) {
+            _mm256_storeu_ps(sums + j * stride + i * LANES, done[0][i][j]);
+            _mm256_storeu_ps(sums + j * stride + i * LANES + 8, done[1][i][j]);
         }
-        if (d->last)
-            _mm_storeu_ps(d->out + (t + j) * d->out_stride + r, add_lanes256(sum[0], sum[1], sum[2], sum[3]));
+        __m128 four = add_lanes256(sum[0], sum[1], sum[2], sum[3]);
+        if (d->last && rows == 1)
+            _mm_store_ss(d->out + (t + j) * d->out_stride + r, four);
+        else if (d->last)
+            _mm_storeu_ps(d->out + (t + j) * d->out_stride + r, four);
     }
 }
 
 INLINE256 void dots256(const Dots *d, WeightType type)
 {
     size_t rows_end = d->n <= FEW ? 4 : d->rows;
-    for (size_t base = 0; base < d->rows; base += rows_end)
+    for (size_t r = 0; r < d->rows && d->n == 1; r++)
+        tile256(d, type, 1, 1, true, r, 0);
+    for (size_t base = 0; base < d->rows && d->n > 1; base += rows_end)
         for (size_t t = 0; t < d->n; t += 3)
             for (size_t r = base; r < base + rows_end; r += 4) {
                 if (d->n - t == 1)
-                    tile256(d, type, 1, true, r, t);
+                    tile256(d, type, 4, 1, true, r, t);
                 else if (d->n - t == 2)
-                    tile256(d, type, 2, true, r, t);
+                    tile256(d, type, 4, 2, true, r, t);
                 else
-                    tile256(d, type, 3, false, r, t);
+                    tile256(d, type, 4, 3, t == 0, r, t);
             }
 }
 
@@ -606,22 +633,22 @@ AVX2 static void q4_256(const QuantDots *d)
 
 static const Kernels avx512bf16 = {
     .dots = {dots512_f32, dots512_bf16, dots512_f16}, .pairs = dots512_pairs, .narrow = narrow512, .q8 = q8_vnni, .q4 = q4_vnni,
-    .inputs = inputs512, .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = FEW, .cut = 1024,
+    .inputs = inputs512, .bf16 = convert512_bf16, .f16 = convert512_f16, .cut = 928,
 };
 
 static const Kernels avx512vnni = {
     .dots = {dots512_f32, dots512_bf16, dots512_f16}, .q8 = q8_vnni, .q4 = q4_vnni, .inputs = inputs512,
-    .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = FEW, .cut = 1024,
+    .bf16 = convert512_bf16, .f16 = convert512_f16, .cut = 928,
 };
 
 static const Kernels avx512 = {
     .dots = {dots512_f32, dots512_bf16, dots512_f16}, .q8 = q8_256, .q4 = q4_256, .inputs = inputs512,
-    .bf16 = convert512_bf16, .f16 = convert512_f16, .unwidened = FEW, .cut = 1024,
+    .bf16 = convert512_bf16, .f16 = convert512_f16, .cut = 928,
 };
 
 static const Kernels avx2 = {
     .dots = {dots256_f32, dots256_bf16, dots256_f16}, .q8 = q8_256, .q4 = q4_256, .inputs = inputs256,
-    .bf16 = convert256_bf16, .f16 = convert256_f16, .unwidened = FEW, .cut = 1024,
+    .bf16 = convert256_bf16, .f16 = convert256_f16, .cut = 928,
 };
 
 const Kernels *kernels_x86(CpuLevel level)
