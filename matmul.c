@@ -512,18 +512,12 @@ static size_t align_up(size_t n)
     return (n + 63) / 64 * 64;
 }
 
-/* Rows that many vectors meet at a time: fewer where rows are long. */
-static size_t panel_rows(size_t cols)
-{
-    return cols > 1024 ? PANEL_ROWS / 2 : PANEL_ROWS;
-}
-
 /* A thread's own: the running sums of a tile, and (for pairs) a panel of rows made BF16, by way of float32. */
 #define SUMS_BYTES (sizeof(float) * PANEL_ROWS * TILE_TOKENS * LANES)
 
 static size_t thread_bytes(size_t cols)
 {
-    return SUMS_BYTES + (kernels()->pairs ? align_up(panel_rows(cols) * cols * sizeof(float)) : 0);
+    return SUMS_BYTES + (kernels()->pairs ? align_up(PANEL_ROWS * cols * sizeof(float)) : 0);
 }
 
 /* n vectors rounded: up to 2 bytes a number, and for each group a scale and a sum. */
@@ -757,7 +751,7 @@ void matmul(const Product *products, size_t count, const float *x, size_t n, Wor
     Job j = {.products = products, .count = count, .kernels = kernels(), .x = x, .n = n, .cols = cols, .threads = threads, .least = 1};
     j.parts = (n + TILE_TOKENS - 1) / TILE_TOKENS;
     j.few = n <= FEW;
-    j.unit = j.few ? SIDE_BY_SIDE : panel_rows(cols);
+    j.unit = j.few ? SIDE_BY_SIDE : PANEL_ROWS;
     if (j.parts == 1)
         j.least = 1 + LEAST_BYTES / n / (j.unit * cols);
     for (size_t i = 0; i < count; i++)

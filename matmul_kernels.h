@@ -8,7 +8,7 @@
 #define LANES 16        /* running sums of a dot product */
 #define GROUP 32        /* weights that share a scale */
 #define SIDE_BY_SIDE 16 /* rows of a quantised matrix that lie interleaved */
-#define PANEL_ROWS 128  /* rows that many vectors meet at a time, at most */
+#define PANEL_ROWS 128  /* rows that many vectors meet at a time */
 #define TILE_TOKENS 48  /* vectors that meet them at a time */
 
 /* Dot products of `rows` rows with n vectors: out[t * out_stride + r]. Memory of out beyond `rows`, up to a multiple of
