@@ -28,6 +28,10 @@
 
 #include "threads.h"
 
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "a checkpoint's numbers are little-endian and are computed with as they lie: this machine is big-endian"
+#endif
+
 #ifndef MADV_HUGEPAGE /* Linux */
 #define MADV_HUGEPAGE MADV_NORMAL
 #endif
