@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the test programs given as arguments, then the scripts, and adds up their closing lines
-# "name: N passed, N failed, N skipped". RUN names the program under test. Exit 1 if anything failed.
+# "name: N passed, N failed, N skipped". RUN names the program under test, WITHOUT a script to leave out. Exit 1 if anything failed.
 set -u
 : "${RUN:=./run}"
 case $RUN in /*) ;; *) RUN=$(pwd)/$RUN ;; esac
@@ -24,7 +24,7 @@ for program; do
     one "$program"
 done
 for script in rooms cli ops chat download; do
-    [ ! -x tests/$script.sh ] || one tests/$script.sh
+    [ "$script" = "${WITHOUT-}" ] || [ ! -x tests/$script.sh ] || one tests/$script.sh
 done
 awk '/[0-9]+ passed, [0-9]+ failed/ {
         for (i = 2; i <= NF; i++) { if ($i ~ /^passed/) p += $(i-1); if ($i ~ /^failed/) f += $(i-1); if ($i ~ /^skipped/) s += $(i-1) }
