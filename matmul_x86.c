@@ -229,7 +229,7 @@ INLINE512 void convert512(WeightType type, float *out, const void *in, size_t n)
     const unsigned char *p = in;
     size_t i = 0;
     for (; i + LANES <= n; i += LANES) {
-        _mm_prefetch(p + 2 * i + 2 * AHEAD, _MM_HINT_T0);
+        _mm_prefetch(p + 2 * i + AHEAD, _MM_HINT_T0);
         _mm512_storeu_ps(out + i, load512(type, p + 2 * i, 0xffff));
     }
     __mmask16 mask = (__mmask16)((1u << (n - i)) - 1);
@@ -285,7 +285,7 @@ AVX512 static void inputs512(int8_t *q, float *scale, int32_t *minus_sum, const 
 
 /* n vectors from t on with `blocks` blocks of sixteen rows from b on: a register for sixteen sums. Stored weights are too large by
  * 128 or 8: a group's sum starts with what takes that back. */
-INLINE512 void quant_tile512(const QuantDots *d, WeightType type, size_t blocks, size_t n, bool few, size_t b, size_t t)
+INLINE512 void quant_tile512(const QuantDots *d, WeightType type, size_t blocks, size_t n, bool fetch, size_t b, size_t t)
 {
     const size_t bytes = block_bytes(type, d->groups), groups = d->groups;
     __m512 total[2][6];
@@ -299,8 +299,8 @@ INLINE512 void quant_tile512(const QuantDots *d, WeightType type, size_t blocks,
         for (size_t j = 0; j < n; j++)
             for (size_t i = 0; i < blocks; i++)
                 sum[i][j] = _mm512_slli_epi32(_mm512_set1_epi32(d->minus_sum[(t + j) * groups + g]), type == WEIGHT_Q8 ? 7 : 3);
-        for (size_t i = 0; i < quants_bytes(type) + 64 && few; i += 64)
-            _mm_prefetch(w + i + 2 * AHEAD, _MM_HINT_T0);
+        for (size_t i = 0; i < quants_bytes(type) + 64 && fetch; i += 64)
+            _mm_prefetch(w + i + AHEAD, _MM_HINT_T0);
 #pragma GCC unroll 8
         for (size_t v = 0; v < GROUP / 4; v++) {
             __m512i four[2];
@@ -558,65 +558,73 @@ AVX2 static void inputs256(int8_t *q, float *scale, int32_t *minus_sum, const fl
     }
 }
 
-/* n vectors (at most 3) from t on with block b. Half bytes times bytes, added in twos, eight times: that fits 16 bits. acc has eight
- * rows a register; [half of the rows][lower and upper half of Q8's bytes][vector] */
-INLINE256 void quant_tile256(const QuantDots *d, WeightType type, size_t n, bool few, size_t b, size_t t)
+/* n vectors (at most 4) from t on with `halves` halves of block b from half h on: eight rows are a register. Half bytes times bytes,
+ * added in twos, eight times: that fits 16 bits. Of Q8 the lower and upper halves of bytes are summed, of Q4 a group's first and last
+ * sixteen weights. */
+INLINE256 void quant_tile256(const QuantDots *d, WeightType type, size_t halves, size_t n, bool fetch, size_t b, size_t h, size_t t)
 {
-    const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
+    const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1), upper_worth = type == WEIGHT_Q8 ? _mm256_set1_epi16(16) : one;
     const size_t groups = d->groups;
     const unsigned char *block = d->w + b * block_bytes(type, groups);
-    __m256 total[2][3];
-    for (size_t h = 0; h < 2; h++)
+    __m256 total[2][4];
+    for (size_t i = 0; i < halves; i++)
         for (size_t j = 0; j < n; j++)
-            total[h][j] = _mm256_setzero_ps();
+            total[i][j] = _mm256_setzero_ps();
     for (size_t g = 0; g < groups; g++) {
-        const unsigned char *w = block + quants_at(type, g), *scales = block + scales_at(type, g);
+        const unsigned char *w = block + quants_at(type, g) + 32 * h, *scales = block + scales_at(type, g) + SIDE_BY_SIDE * h;
         const int8_t *q = d->q + (t * groups + g) * GROUP;
-        for (size_t i = 0; i < quants_bytes(type) + 64 && few; i += 64)
-            _mm_prefetch(w + i + 2 * AHEAD, _MM_HINT_T0);
-        for (size_t h = 0; h < 2; h++) {
-            __m256i lower[3], upper[3];
+        __m256i lower[2][4], upper[2][4];
+        for (size_t i = 0; i < quants_bytes(type) + 64 && fetch; i += 64)
+            _mm_prefetch(w + i + AHEAD, _MM_HINT_T0);
+        for (size_t i = 0; i < halves; i++)
             for (size_t j = 0; j < n; j++)
-                lower[j] = upper[j] = _mm256_setzero_si256();
-#pragma GCC unroll 8
-            for (size_t v = 0; v < quants_bytes(type) / 64; v++) {
-                __m256i both = _mm256_loadu_si256((const __m256i *)(const void *)(w + 64 * v + 32 * h));
+                lower[i][j] = upper[i][j] = _mm256_setzero_si256();
+#pragma GCC unroll 1
+        for (size_t v = 0; v < quants_bytes(type) / 64; v++)
+            for (size_t i = 0; i < halves; i++) {
+                __m256i both = _mm256_loadu_si256((const __m256i *)(const void *)(w + 64 * v + 32 * i));
                 __m256i below = _mm256_and_si256(both, low), above = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
                 for (size_t j = 0; j < n; j++) {
                     const int8_t *x = q + j * groups * GROUP + 4 * v;
-                    __m256i first = _mm256_set1_epi32(load_i32(x)), second = type == WEIGHT_Q8 ? first : _mm256_set1_epi32(load_i32(x + 16));
-                    lower[j] = _mm256_add_epi16(lower[j], _mm256_maddubs_epi16(below, first));
-                    upper[j] = _mm256_add_epi16(upper[j], _mm256_maddubs_epi16(above, second));
+                    __m256i first = _mm256_set1_epi32(load_i32(x)), last = type == WEIGHT_Q8 ? first : _mm256_set1_epi32(load_i32(x + 16));
+                    lower[i][j] = _mm256_add_epi16(lower[i][j], _mm256_maddubs_epi16(below, first));
+                    upper[i][j] = _mm256_add_epi16(upper[i][j], _mm256_maddubs_epi16(above, last));
                 }
             }
-            __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(scales + SIDE_BY_SIDE * h)));
+#pragma GCC unroll 2
+        for (size_t i = 0; i < halves; i++) {
+            __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(scales + SIDE_BY_SIDE * i)));
+#pragma GCC unroll 4
             for (size_t j = 0; j < n; j++) {
                 __m256i sum = _mm256_slli_epi32(_mm256_set1_epi32(d->minus_sum[(t + j) * groups + g]), type == WEIGHT_Q8 ? 7 : 3);
-                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(lower[j], one));
-                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(upper[j], type == WEIGHT_Q8 ? sixteen : one));
-                total[h][j] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum),
-                                              _mm256_mul_ps(scale, _mm256_set1_ps(d->scale[(t + j) * groups + g])), total[h][j]);
+                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(lower[i][j], one));
+                sum = _mm256_add_epi32(sum, _mm256_madd_epi16(upper[i][j], upper_worth));
+                total[i][j] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum),
+                                              _mm256_mul_ps(scale, _mm256_set1_ps(d->scale[(t + j) * groups + g])), total[i][j]);
             }
         }
     }
-    for (size_t j = 0; j < n; j++)
-        for (size_t h = 0; h < 2; h++)
-            _mm256_storeu_ps(d->out + (t + j) * d->out_stride + b * SIDE_BY_SIDE + 8 * h, total[h][j]);
+    for (size_t i = 0; i < halves; i++)
+        for (size_t j = 0; j < n; j++)
+            _mm256_storeu_ps(d->out + (t + j) * d->out_stride + b * SIDE_BY_SIDE + 8 * (h + i), total[i][j]);
 }
 
 INLINE256 void quant256(const QuantDots *d, WeightType type)
 {
-    size_t blocks_end = d->n <= FEW ? 1 : d->blocks;
-    for (size_t base = 0; base < d->blocks; base += blocks_end)
-        for (size_t t = 0; t < d->n; t += 3)
-            for (size_t b = base; b < base + blocks_end; b++) {
-                if (d->n - t == 1)
-                    quant_tile256(d, type, 1, true, b, t);
-                else if (d->n - t == 2)
-                    quant_tile256(d, type, 2, true, b, t);
+    size_t halves_end = d->n <= FEW ? 2 : 2 * d->blocks;
+    for (size_t b = 0; b < d->blocks && d->n == 1; b++)
+        quant_tile256(d, type, 2, 1, true, b, 0, 0);
+    for (size_t base = 0; base < 2 * d->blocks && d->n > 1; base += halves_end)
+        for (size_t t = 0, n; t < d->n; t += n) {
+            n = d->n - t >= 4 ? 4 : d->n - t >= 2 ? 2 : 1;
+            for (size_t h = base; h < base + halves_end; h++)
+                if (n == 1)
+                    quant_tile256(d, type, 1, 1, true, h / 2, h % 2, t);
+                else if (n == 2)
+                    quant_tile256(d, type, 1, 2, true, h / 2, h % 2, t);
                 else
-                    quant_tile256(d, type, 3, false, b, t);
-            }
+                    quant_tile256(d, type, 1, 4, t == 0, h / 2, h % 2, t);
+        }
 }
 
 AVX2 static void q8_256(const QuantDots *d)
