@@ -47,6 +47,27 @@ int tell_progress(void *context, uint64_t bytes)
     return interrupted;
 }
 
+/* There is none of that name: says so, with the nearest one if it is near. */
+static _Noreturn void no_such_tensor(const Checkpoint *c, const char *name)
+{
+    const SafetensorsTensor *best = NULL;
+    size_t least = SIZE_MAX, length = strlen(name);
+    char shown[SAFETENSORS_PRINTABLE], wrong[SAFETENSORS_PRINTABLE];
+    for (size_t i = 0; length < 256 && i < checkpoint_tensor_count(c); i++) {
+        const SafetensorsTensor *t = checkpoint_tensor(c, i);
+        size_t distance = t->name_length < 256 ? edit_distance(name, length, t->name, t->name_length) : SIZE_MAX;
+        if (distance < least && nearly(length, distance)) {
+            least = distance;
+            best = t;
+        }
+    }
+    safetensors_printable(name, length, wrong);
+    if (best)
+        die(EXIT_FAILED, "%s: there is no tensor \"%s\"; did you mean \"%s\"?", c->argument, wrong,
+            safetensors_printable(best->name, best->name_length, shown));
+    die(EXIT_FAILED, "%s: there is no tensor \"%s\"", c->argument, wrong);
+}
+
 SafetensorsTensor find_tensor(Checkpoint *c, const char *name)
 {
     SafetensorsTensor t;
@@ -64,7 +85,7 @@ SafetensorsTensor find_tensor(Checkpoint *c, const char *name)
         die(EXIT_FAILED, "%s: %zu tensors match \"%s\"; name one of them (run info --find '%s' lists them)",
             c->argument, found, name, name);
     if (found == 0)
-        die(EXIT_FAILED, "%s: there is no tensor \"%s\"", c->argument, name);
+        no_such_tensor(c, name);
     return t;
 }
 

@@ -13,5 +13,6 @@ run info demo --tensor model.norm.weight --slice 0, | tail -n 1
 run info demo --tensor model.norm.weight --slice ,
 run info demo --tensor model.norm.weight --slice 128
 run info demo --tensor nothing
+run info demo --tensor model.nrom.weight
 run info demo --slice 0:2
 echo $?
