@@ -50,16 +50,17 @@
 #endif
 
 /* Calls with a ROWS that the compiler knows, 1..most. */
-#define ROW_CASE(n, most, call)                       \
-    case n: {                                         \
-        enum { ROWS = (n) < (most) ? (n) : (most) };  \
-        call;                                         \
-        break;                                        \
+#define ROW_CASE(n, most, call)                                                                                        \
+    case n: {                                                                                                          \
+        enum { ROWS = (n) < (most) ? (n) : (most) };                                                                   \
+        call;                                                                                                          \
+        break;                                                                                                         \
     }
-#define BY_ROWS(r, most, call)                                                                             \
-    switch (r) {                                                                                           \
-        ROW_CASE(1, most, call) ROW_CASE(2, most, call) ROW_CASE(3, most, call) ROW_CASE(4, most, call)    \
-        ROW_CASE(5, most, call) ROW_CASE(6, most, call) ROW_CASE(7, most, call) ROW_CASE(8, most, call)    \
+#define BY_ROWS(r, most, call)                                                                                         \
+    switch (r) {                                                                                                       \
+        ROW_CASE(1, most, call)                                                                                        \
+        ROW_CASE(2, most, call) ROW_CASE(3, most, call) ROW_CASE(4, most, call) ROW_CASE(5, most, call)                \
+            ROW_CASE(6, most, call) ROW_CASE(7, most, call) ROW_CASE(8, most, call)                                    \
     }
 
 /* ---- exp, log, sine and cosine ----------------------------------------------------------------------------------- */
@@ -138,10 +139,20 @@ ALWAYS_INLINE double power_of_2_f64(int64_t n)
 /* As above, with the series 1 / k! up to r^13. */
 ALWAYS_INLINE double exp_f64_body(double x)
 {
-    static const double c[] = {
-        0x1.6124613a86d09p-33, 0x1.1eed8eff8d898p-29, 0x1.ae64567f544e4p-26, 0x1.27e4fb7789f5cp-22,
-        0x1.71de3a556c734p-19, 0x1.a01a01a01a01ap-16, 0x1.a01a01a01a01ap-13, 0x1.6c16c16c16c17p-10,
-        0x1.1111111111111p-7,  0x1.5555555555555p-5,  0x1.5555555555555p-3,  0.5, 1, 1};
+    static const double c[] = {0x1.6124613a86d09p-33,
+                               0x1.1eed8eff8d898p-29,
+                               0x1.ae64567f544e4p-26,
+                               0x1.27e4fb7789f5cp-22,
+                               0x1.71de3a556c734p-19,
+                               0x1.a01a01a01a01ap-16,
+                               0x1.a01a01a01a01ap-13,
+                               0x1.6c16c16c16c17p-10,
+                               0x1.1111111111111p-7,
+                               0x1.5555555555555p-5,
+                               0x1.5555555555555p-3,
+                               0.5,
+                               1,
+                               1};
     x = x < -746 ? -746 : x;
     x = x > 710 ? 710 : x;
     if (x != x)
@@ -160,10 +171,9 @@ ALWAYS_INLINE double exp_f64_body(double x)
  * log(1 + f) = 2s + 2/3 s^3 + 2/5 s^5 + ... = f - f^2 / 2 + s * (f^2 / 2 + R), R = 2/3 s^2 + 2/5 s^4 + ... */
 ALWAYS_INLINE double log_f64_body(double x)
 {
-    static const double c[] = {
-        0x1.642c8590b2164p-4, 0x1.8618618618618p-4, 0x1.af286bca1af28p-4, 0x1.e1e1e1e1e1e1ep-4, 0x1.1111111111111p-3,
-        0x1.3b13b13b13b14p-3, 0x1.745d1745d1746p-3, 0x1.c71c71c71c71cp-3, 0x1.2492492492492p-2, 0x1.999999999999ap-2,
-        0x1.5555555555555p-1};
+    static const double c[] = {0x1.642c8590b2164p-4, 0x1.8618618618618p-4, 0x1.af286bca1af28p-4, 0x1.e1e1e1e1e1e1ep-4,
+                               0x1.1111111111111p-3, 0x1.3b13b13b13b14p-3, 0x1.745d1745d1746p-3, 0x1.c71c71c71c71cp-3,
+                               0x1.2492492492492p-2, 0x1.999999999999ap-2, 0x1.5555555555555p-1};
     if (!(x > 0))
         return x == 0 ? -(double)INFINITY : (double)NAN;
     if (!(x < (double)INFINITY))
@@ -196,9 +206,9 @@ ALWAYS_INLINE double log_f64_body(double x)
 
 ALWAYS_INLINE void sin_cos_f64_body(double x, double *sine, double *cosine)
 {
-    static const double sines[] = {
-        0x1.952c77030ad4ap-49, -0x1.ae7f3e733b81fp-41, 0x1.6124613a86d09p-33, -0x1.ae64567f544e4p-26,
-        0x1.71de3a556c734p-19, -0x1.a01a01a01a01ap-13, 0x1.1111111111111p-7,  -0x1.5555555555555p-3};
+    static const double sines[] = {0x1.952c77030ad4ap-49,  -0x1.ae7f3e733b81fp-41, 0x1.6124613a86d09p-33,
+                                   -0x1.ae64567f544e4p-26, 0x1.71de3a556c734p-19,  -0x1.a01a01a01a01ap-13,
+                                   0x1.1111111111111p-7,   -0x1.5555555555555p-3};
     static const double cosines[] = {
         0x1.ae7f3e733b81fp-45, -0x1.93974a8c07c9dp-37, 0x1.1eed8eff8d898p-29, -0x1.27e4fb7789f5cp-22,
         0x1.a01a01a01a01ap-16, -0x1.6c16c16c16c17p-10, 0x1.5555555555555p-5,  -0.5};
@@ -268,9 +278,9 @@ void sin_cos_f64(double x, double *sine, double *cosine)
 ALWAYS_INLINE float add_sums(float s[16])
 {
     EACH(l, 8)
-        s[l] += s[l + 8];
+    s[l] += s[l + 8];
     EACH(l, 4)
-        s[l] += s[l + 4];
+    s[l] += s[l + 4];
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
@@ -373,11 +383,9 @@ typedef struct {
     void (*add_scaled)(float *out, const float *x, float f, const float *y, size_t n);
 } Kernels;
 
-#define KERNELS(set)                                                                                        \
-    {                                                                                                       \
-        rmsnorm_##set, swiglu_##set, rope_##set, largest_##set, scores_##set, softmax_##set, values_##set,  \
-            add_scaled_##set                                                                                \
-    }
+#define KERNELS(set)                                                                                                   \
+    {rmsnorm_##set, swiglu_##set,  rope_##set,   largest_##set,                                                        \
+     scores_##set,  softmax_##set, values_##set, add_scaled_##set}
 
 static const Kernels scalar_kernels = KERNELS(scalar);
 
@@ -510,8 +518,8 @@ typedef struct {
     size_t group;      /* query heads of a kv head */
     size_t tile, rows; /* queries and rows of a full tile */
     size_t tiles;
-    size_t tasks;      /* a task is a tile and a kv head */
-    float *scratch;    /* [thread][thread_floats] */
+    size_t tasks;   /* a task is a tile and a kv head */
+    float *scratch; /* [thread][thread_floats] */
     size_t thread_floats;
     float *slots;      /* [slot_count][slot_floats]: partial results, if a piece of the loop is one block of a task; */
     size_t slot_count; /* 0: a piece is a task with all its blocks */

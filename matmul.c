@@ -1,20 +1,21 @@
 /* Weights x vectors.
  *
- * out = W x is, for each row of W, a dot product: the sum over k of w[k] * x[k]. Additions of floats depend on their order, so
- * the order is fixed here once, and everything else in this file and its neighbours gives the same bits:
+ * out = W x is, for each row of W, a dot product: the sum over k of w[k] * x[k]. Additions of floats depend on their
+ * order, so the order is fixed here once, and everything else in this file and its neighbours gives the same bits:
  *
  *     s[0..15] = 0;  s[k % 16] = fma(w[k], x[k], s[k % 16]) for k = 0, 1, ...
  *     s[l] += s[l + 8] for l < 8;  s[l] += s[l + 4] for l < 4;  then l + 2, then l + 1;  the sum is s[0]
  *
  * Sixteen sums are what a vector register of 512 bits holds; two of 256 or four of 128 do as well.
  *
- * Q8 and Q4 keep one FP16 scale for 32 weights of a row. The vector x is rounded the same way, to integers within +-127 with one
- * float32 scale for 32. In a group all is integers, and exact; then total = fma(sum, weight scale * x scale, total), group by group.
+ * Q8 and Q4 keep one FP16 scale for 32 weights of a row. The vector x is rounded the same way, to integers within +-127
+ * with one float32 scale for 32. In a group all is integers, and exact; then total = fma(sum, weight scale * x scale,
+ * total), group by group.
  *
  *     Q8: weight = scale * (byte - 128), byte 1..255        Q4: weight = scale * (nibble - 8), nibble 0..15
  *
- * Sixteen rows lie side by side, four weights of each in turn, so that a vector instruction that multiplies bytes and adds them in
- * fours leaves sixteen rows' sums where they belong. Such a block of rows holds its groups by twos:
+ * Sixteen rows lie side by side, four weights of each in turn, so that a vector instruction that multiplies bytes and
+ * adds them in fours leaves sixteen rows' sums where they belong. Such a block of rows holds its groups by twos:
  *
  *     scales [2][row], then quants [2]:   Q8: byte [k / 4][row][k % 4], k = 0..31
  *                                         Q4: byte [k / 4][row][k % 4], k = 0..15: weight k below, weight k + 16 above
@@ -55,7 +56,7 @@ __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char 
     return -1;
 }
 
-/* ---- numbers of 16 bits --------------------------------------------------------------------------------------------- */
+/* ---- numbers of 16 bits ------------------------------------------------------------------------------------------ */
 
 INLINE float from_bits(uint32_t bits)
 {
@@ -104,24 +105,13 @@ INLINE float f16_to_f32(uint16_t h)
     return sign ? -f : f;
 }
 
-/* The nearest FP16, ties to even; beyond its range the largest. No NaN comes here. */
-INLINE uint16_t f32_to_f16(float f)
-{
-    uint32_t sign = to_bits(f) >> 16 & 0x8000;
-    float a = from_bits(to_bits(f) & 0x7fffffff);
-    a = a < 65504 ? a : 65504;
-    uint32_t bits = to_bits(a), normal = (bits - (112u << 23) + 0xfff + (bits >> 13 & 1)) >> 13;
-    uint32_t subnormal = to_bits(a + 0.5f) - to_bits(0.5f); /* the addition rounds to multiples of 2^-24 */
-    return (uint16_t)(sign | (a < 0x1p-14f ? subnormal : normal));
-}
-
 static void convert_f16_scalar(float *out, const void *in, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         out[i] = f16_to_f32(load_u16(in, i));
 }
 
-/* ---- the dot product -------------------------------------------------------------------------------------------------- */
+/* ---- the dot product --------------------------------------------------------------------------------------------- */
 
 /* Number k of a row that is stored as it came, at any address. */
 INLINE float weight(WeightType type, const unsigned char *row, size_t k)
@@ -146,7 +136,8 @@ INLINE void dots(const Dots *d, WeightType type)
 {
     for (size_t r = 0; r < d->rows; r++)
         for (size_t t = 0; t < d->n; t++)
-            d->out[t * d->out_stride + r] = dot(type, d->w + r * d->row_bytes, (const float *)d->x + t * d->x_stride, d->cols);
+            d->out[t * d->out_stride + r] =
+                dot(type, d->w + r * d->row_bytes, (const float *)d->x + t * d->x_stride, d->cols);
 }
 
 static void dots_f32_scalar(const Dots *d)
@@ -164,7 +155,7 @@ static void dots_f16_scalar(const Dots *d)
     dots(d, WEIGHT_F16);
 }
 
-/* ---- the quantised dot product ------------------------------------------------------------------------------------------ */
+/* ---- the quantised dot product ----------------------------------------------------------------------------------- */
 
 /* Weight k (0..31) of a group, without its scale. */
 static int quant(WeightType type, const unsigned char *group, size_t row, size_t k)
@@ -175,7 +166,8 @@ static int quant(WeightType type, const unsigned char *group, size_t row, size_t
     return (k < 16 ? both & 15 : both >> 4) - 8;
 }
 
-static float quant_dot(WeightType type, const unsigned char *block, size_t row, size_t groups, const int8_t *q, const float *scale)
+static float quant_dot(WeightType type, const unsigned char *block, size_t row, size_t groups, const int8_t *q,
+                       const float *scale)
 {
     float total = 0;
     for (size_t g = 0; g < groups; g++) {
@@ -206,9 +198,10 @@ static void q4_scalar(const QuantDots *d)
     quant_dots(d, WEIGHT_Q4);
 }
 
-/* ---- rounding to integers ------------------------------------------------------------------------------------------------ */
+/* ---- rounding to integers ---------------------------------------------------------------------------------------- */
 
-/* v within low..high, rounded to the nearest whole number, ties to even; a NaN becomes high. The addition leaves no bits for fractions. */
+/* v within low..high, rounded to the nearest whole number, ties to even; a NaN becomes high. The addition leaves no
+ * bits for fractions. */
 #define MAGIC 0x1.8p23f
 
 INLINE float round_within(float v, float low, float high)
@@ -227,8 +220,8 @@ static float largest(const float *x, size_t n)
     return from_bits(m);
 }
 
-/* An input, group by group: q = round(x * 127 / max|x|), scale = max|x| / 127, and minus the sum of q. Groups too small for a scale
- * become zeros; a NaN or an infinity makes the scale one. */
+/* An input, group by group: q = round(x * 127 / max|x|), scale = max|x| / 127, and minus the sum of q. Groups too small
+ * for a scale become zeros; a NaN or an infinity makes the scale one. */
 static void inputs_scalar(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups)
 {
     for (size_t g = 0; g < groups; g++) {
@@ -242,8 +235,8 @@ static void inputs_scalar(int8_t *q, float *scale, int32_t *minus_sum, const flo
     }
 }
 
-/* Weights are rounded for several rows at once. These are vectors as compilers know them: operators work lane by lane, comparisons
- * give all bits or none. */
+/* Weights are rounded for several rows at once. These are vectors as compilers know them: operators work lane by lane,
+ * comparisons give all bits or none. */
 #ifdef __x86_64__
 #define ROWS_AT_ONCE 8
 #else
@@ -261,31 +254,41 @@ INLINE void round_lanes(Lanes *v, float low, float high)
     *v = CHOOSE(*v > low, *v, zero + low) + MAGIC;
 }
 
-/* scale and 1 / scale as they are after rounding to FP16; the inverse of 0 is 0. */
+/* The scales rounded to FP16, ties to even, and their inverses; 1 / 0 counts as 0. Beyond FP16's range scales are its largest. */
 INLINE void round_scales(uint16_t half[ROWS_AT_ONCE], Lanes *inverse, const Lanes *scale)
 {
-    for (size_t r = 0; r < ROWS_AT_ONCE; r++) {
-        half[r] = f32_to_f16((*scale)[r]);
-        (*inverse)[r] = f16_to_f32(half[r]);
-    }
     const Lanes zero = {0};
-    *inverse = CHOOSE(*inverse == 0, zero, 1 / *inverse);
+    const LaneBits sign = (LaneBits)*scale & INT32_MIN;
+    Lanes a = (Lanes)((LaneBits)*scale & INT32_MAX);
+    a = CHOOSE(a < 65504, a, zero + 65504);
+    LaneBits is_small = a < 0x1p-14f, normal = ((LaneBits)a + 0xfff + ((LaneBits)a >> 13 & 1)) >> 13; /* ten bits of mantissa */
+    Lanes small = a + 0.5f;                                                                             /* multiples of 2^-24 */
+    LaneBits bits = (is_small & ((LaneBits)small - (LaneBits)(zero + 0.5f))) | (~is_small & (normal - (112 << 10)));
+    a = CHOOSE(is_small, small - 0.5f, (Lanes)(normal << 13));
+    *inverse = CHOOSE(a == 0, zero, 1 / (Lanes)((LaneBits)a | sign));
+    bits |= sign >> 16 & 0x8000;
+    for (size_t r = 0; r < ROWS_AT_ONCE; r++)
+        half[r] = (uint16_t)bits[r];
 }
 
-/* The weight of largest magnitude of each row, the first among equals; infinity and NaN are larger than all else. */
+/* The weight of largest magnitude of each row; infinity and NaN are larger than all else. */
+#define LARGER(a, b) CHOOSE(((LaneBits)(a) & INT32_MAX) < ((LaneBits)(b) & INT32_MAX), b, a)
+
 INLINE void largest_lanes(Lanes *most, const Lanes w[GROUP])
 {
-    *most = w[0];
-    for (size_t k = 1; k < GROUP; k++)
-        *most = CHOOSE(((LaneBits)w[k] & 0x7fffffff) > ((LaneBits)*most & 0x7fffffff), w[k], *most);
+    Lanes m[GROUP / 2];
+    for (size_t k = 0; k < GROUP / 2; k++)
+        m[k] = LARGER(w[k], w[k + GROUP / 2]);
+    for (size_t half = GROUP / 4; half; half /= 2)
+        for (size_t k = 0; k < half; k++)
+            m[k] = LARGER(m[k], m[k + half]);
+    *most = m[0];
 }
 
 /* Q8 of a group: the scale is max|w| / 127 rounded to FP16, and weights are counted in the rounded scale. w [k][row] */
-INLINE void quantize_q8(LaneBits out[GROUP / 4], uint16_t half[ROWS_AT_ONCE], const Lanes w[GROUP])
+INLINE void quantize_q8(LaneBits out[GROUP / 4], uint16_t half[ROWS_AT_ONCE], const Lanes w[GROUP], const Lanes *most)
 {
-    Lanes scale, inverse;
-    largest_lanes(&scale, w);
-    scale = (Lanes)((LaneBits)scale & 0x7fffffff) / 127;
+    Lanes scale = (Lanes)((LaneBits)*most & INT32_MAX) / 127, inverse;
     round_scales(half, &inverse, &scale);
     for (size_t k = 0; k < GROUP; k += 4) {
         LaneBits four = {0};
@@ -300,26 +303,26 @@ INLINE void quantize_q8(LaneBits out[GROUP / 4], uint16_t half[ROWS_AT_ONCE], co
 
 /* Q4 of a group. The largest weight is tried as each of `ends`, -8 being what it plainly would be. The whole numbers q that one try
  * gives are matched best by the scale sum(w q) / sum(q q), and that try is best which makes sum(w q)^2 / sum(q q) largest: the
- * squares of what is left add up to sum(w w) less that. */
-INLINE void quantize_q4(LaneBits out[GROUP / 8], uint16_t half[ROWS_AT_ONCE], const Lanes w[GROUP])
+ * squares of what is left add up to sum(w w) less that. Sums are of even k and of odd k, then of both. */
+INLINE void quantize_q4(LaneBits out[GROUP / 8], uint16_t half[ROWS_AT_ONCE], const Lanes w[GROUP], const Lanes *most)
 {
     static const float ends[] = {-8.8f, -8.4f, -8, -7.6f, -7.2f, -6.8f, 7.2f, 6.8f};
     const Lanes zero = {0};
-    Lanes most, scale, inverse, best = zero;
-    largest_lanes(&most, w);
-    scale = most / -8;
+    Lanes scale = *most / -8, inverse, best = zero;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        Lanes wq = zero, qq = zero;
-        inverse = ends[i] / most;
+        Lanes wq[2] = {zero, zero}, qq[2] = {zero, zero};
+        inverse = ends[i] / *most;
         for (size_t k = 0; k < GROUP; k++) {
             Lanes v = w[k] * inverse;
             round_lanes(&v, -8, 7);
             v -= MAGIC;
-            wq += w[k] * v;
-            qq += v * v;
+            wq[k % 2] += w[k] * v;
+            qq[k % 2] += v * v;
         }
-        Lanes good = wq * wq / qq;
-        scale = CHOOSE(good > best, wq / qq, scale);
+        wq[0] += wq[1];
+        qq[0] += qq[1];
+        Lanes good = wq[0] * wq[0] / qq[0];
+        scale = CHOOSE(good > best, wq[0] / qq[0], scale);
         best = CHOOSE(good > best, good, best);
     }
     round_scales(half, &inverse, &scale);
@@ -334,11 +337,16 @@ INLINE void quantize_q4(LaneBits out[GROUP / 8], uint16_t half[ROWS_AT_ONCE], co
     }
 }
 
-/* ---- kernels in use -------------------------------------------------------------------------------------------------------- */
+/* ---- kernels in use ---------------------------------------------------------------------------------------------- */
 
 static const Kernels kernels_scalar = {
-    .dots = {dots_f32_scalar, dots_bf16_scalar, dots_f16_scalar}, .q8 = q8_scalar, .q4 = q4_scalar, .inputs = inputs_scalar,
-    .bf16 = convert_bf16_scalar, .f16 = convert_f16_scalar, .cut = SIZE_MAX,
+    .dots = {dots_f32_scalar, dots_bf16_scalar, dots_f16_scalar},
+    .q8 = q8_scalar,
+    .q4 = q4_scalar,
+    .inputs = inputs_scalar,
+    .bf16 = convert_bf16_scalar,
+    .f16 = convert_f16_scalar,
+    .cut = SIZE_MAX,
 };
 
 static const Kernels *kernels(void)
@@ -364,7 +372,7 @@ void convert_f16(float *out, const void *in, size_t n)
     kernels()->f16(out, in, n);
 }
 
-/* ---- rows of a matrix -------------------------------------------------------------------------------------------------------- */
+/* ---- rows of a matrix -------------------------------------------------------------------------------------------- */
 
 static size_t element_bytes(WeightType type)
 {
@@ -403,7 +411,7 @@ void matmul_row(float *out, const Matrix *w, size_t row)
     }
 }
 
-/* ---- quantising a matrix ------------------------------------------------------------------------------------------------------ */
+/* ---- quantising a matrix ----------------------------------------------------------------------------------------- */
 
 size_t matmul_quantized_size(WeightType type, size_t rows, size_t cols)
 {
@@ -428,16 +436,15 @@ static void note_bad_row(Quantizing *z, size_t row)
 #define CHUNK 512
 #define CHUNK_STRIDE (CHUNK + 16)
 
-/* The group of a chunk from column k on, turned: w [k][row]. Notes rows that hold an infinity or a NaN. */
-INLINE void turn_group(Quantizing *z, Lanes w[GROUP], const float *chunk, size_t first_row)
+/* A group of a chunk, turned: w [k][row]; and its largest weights. Notes rows that hold an infinity or a NaN. */
+INLINE void turn_group(Quantizing *z, Lanes w[GROUP], Lanes *most, const float *chunk, size_t first_row)
 {
-    Lanes most;
     for (size_t k = 0; k < GROUP; k++)
         for (size_t r = 0; r < ROWS_AT_ONCE; r++)
             w[k][r] = chunk[r * CHUNK_STRIDE + k];
-    largest_lanes(&most, w);
+    largest_lanes(most, w);
     for (size_t r = 0; r < ROWS_AT_ONCE; r++)
-        if ((to_bits(most[r]) & 0x7fffffff) >= 0x7f800000)
+        if ((to_bits((*most)[r]) & 0x7fffffff) >= 0x7f800000)
             note_bad_row(z, first_row + r);
 }
 
@@ -446,11 +453,12 @@ INLINE void quantize_blocks(Quantizing *z, size_t begin, size_t end)
     WeightType type = z->dst->type;
     size_t cols = z->dst->cols, groups = cols / GROUP;
     float chunk[SIDE_BY_SIDE * CHUNK_STRIDE] = {0};
-    Lanes w[GROUP];
+    Lanes w[GROUP], most;
     LaneBits out[GROUP / 4] = {{0}};
     uint16_t half[ROWS_AT_ONCE];
     for (size_t b = begin; b < end; b++) {
-        size_t first = b * SIDE_BY_SIDE, rows = z->src->rows - first < SIDE_BY_SIDE ? z->src->rows - first : SIDE_BY_SIDE;
+        size_t first = b * SIDE_BY_SIDE,
+               rows = z->src->rows - first < SIDE_BY_SIDE ? z->src->rows - first : SIDE_BY_SIDE;
         unsigned char *block = z->storage + b * block_bytes(type, groups);
         for (size_t r = rows; r < SIDE_BY_SIDE; r++)
             memset(chunk + r * CHUNK_STRIDE, 0, CHUNK * sizeof *chunk);
@@ -461,11 +469,11 @@ INLINE void quantize_blocks(Quantizing *z, size_t begin, size_t end)
             if (g == groups)
                 memset(chunk, 0, sizeof chunk);
             for (size_t r = 0; r < SIDE_BY_SIDE; r += ROWS_AT_ONCE) {
-                turn_group(z, w, chunk + r * CHUNK_STRIDE + k, first + r);
+                turn_group(z, w, &most, chunk + r * CHUNK_STRIDE + k, first + r);
                 if (type == WEIGHT_Q8)
-                    quantize_q8(out, half, w);
+                    quantize_q8(out, half, w, &most);
                 else
-                    quantize_q4(out, half, w);
+                    quantize_q4(out, half, w, &most);
                 for (size_t v = 0; v < quants_bytes(type) / 64; v++)
                     memcpy(block + quants_at(type, g) + 64 * v + 4 * r, &out[v], sizeof *out);
                 memcpy(block + scales_at(type, g) + 2 * r, half, sizeof half);
@@ -475,11 +483,11 @@ INLINE void quantize_blocks(Quantizing *z, size_t begin, size_t end)
 }
 
 /* The same code for each width of vectors. */
-#define QUANTIZE_BLOCKS(name, target)                                                           \
-    target static void name(void *context, size_t begin, size_t end, int thread)                \
-    {                                                                                           \
-        (void)thread;                                                                           \
-        quantize_blocks(context, begin, end);                                                   \
+#define QUANTIZE_BLOCKS(name, target)                                                                                  \
+    target static void name(void *context, size_t begin, size_t end, int thread)                                       \
+    {                                                                                                                  \
+        (void)thread;                                                                                                  \
+        quantize_blocks(context, begin, end);                                                                          \
     }
 
 QUANTIZE_BLOCKS(quantize_blocks_plain, )
@@ -505,7 +513,7 @@ int matmul_quantize(const Matrix *dst, void *storage, const Matrix *src, size_t 
     return *bad_row == SIZE_MAX ? 0 : -1;
 }
 
-/* ---- workspace ------------------------------------------------------------------------------------------------------------------ */
+/* ---- workspace --------------------------------------------------------------------------------------------------- */
 
 static size_t align_up(size_t n)
 {
@@ -552,10 +560,10 @@ void workspace_free(Workspace *ws)
     *ws = (Workspace){0};
 }
 
-/* ---- one piece of a product --------------------------------------------------------------------------------------------------------- */
+/* ---- one piece of a product -------------------------------------------------------------------------------------- */
 
-/* What the threads share. Rows of all products are counted in units, one product after the other, each product's last unit being
- * as short as it is; vectors in parts of TILE_TOKENS. The loop's items are unit * parts + part. */
+/* What the threads share. Rows of all products are counted in units, one product after the other, each product's last
+ * unit being as short as it is; vectors in parts of TILE_TOKENS. The loop's items are unit * parts + part. */
 typedef struct {
     const Product *products;
     size_t count;
@@ -598,19 +606,29 @@ static size_t cut_columns(size_t cols, size_t most)
     return ((cols - 1) / pieces / LANES + 1) * LANES;
 }
 
-/* One tile: rows row .. row + rows with the piece's vectors. Of many vectors a few stay in the first cache while the rows pass by: so
- * many columns are taken at a time that they fit, and the running sums wait in memory meanwhile. from: the matrix's numbers, or
- * (pairs) such as were made BF16. */
-static void float_tile(const Job *j, const Piece *b, DotsKernel *kernel, const unsigned char *from, size_t bytes, size_t row, size_t rows,
-                       float *sums)
+/* One tile: rows row .. row + rows with the piece's vectors. Of many vectors a few stay in the first cache while the
+ * rows pass by: so many columns are taken at a time that they fit, and the running sums wait in memory meanwhile. from:
+ * the matrix's numbers, or (pairs) such as were made BF16. */
+static void float_tile(const Job *j, const Piece *b, DotsKernel *kernel, const unsigned char *from, size_t bytes,
+                       size_t row, size_t rows, float *sums)
 {
     float tile[TILE_TOKENS * PANEL_ROWS];
     bool pairs = kernel == j->kernels->pairs;
-    size_t cols = j->cols, cut = j->few ? cols : cut_columns(cols, j->kernels->cut * (pairs ? 2 : 1)), stride = (rows + 3) / 4 * 4;
+    size_t cols = j->cols, cut = j->few ? cols : cut_columns(cols, j->kernels->cut * (pairs ? 2 : 1)),
+           stride = (rows + 3) / 4 * 4;
     for (size_t k = 0; k < cols; k += cut) {
         const void *x = pairs ? (const void *)(j->narrow + b->t * cols + k) : (const void *)(j->x + b->t * cols + k);
-        kernel(&(Dots){.w = from + k * bytes, .row_bytes = cols * bytes, .rows = rows, .x = x, .x_stride = cols, .n = b->n,
-                       .cols = cols - k < cut ? cols - k : cut, .sums = sums, .first = k == 0, .last = cols - k <= cut, .out = tile,
+        kernel(&(Dots){.w = from + k * bytes,
+                       .row_bytes = cols * bytes,
+                       .rows = rows,
+                       .x = x,
+                       .x_stride = cols,
+                       .n = b->n,
+                       .cols = cols - k < cut ? cols - k : cut,
+                       .sums = sums,
+                       .first = k == 0,
+                       .last = cols - k <= cut,
+                       .out = tile,
                        .out_stride = stride});
     }
     finish(b, tile, stride, row, rows);
@@ -645,23 +663,28 @@ static void quantized(const Job *j, const Piece *b)
     for (size_t row = b->begin; row < b->end; row += most) {
         size_t rows = b->end - row < most ? b->end - row : most, blocks = (rows + SIDE_BY_SIDE - 1) / SIDE_BY_SIDE;
         const unsigned char *p = (const unsigned char *)w->data + row / SIDE_BY_SIDE * block_bytes(w->type, groups);
-        (w->type == WEIGHT_Q8 ? j->kernels->q8 : j->kernels->q4)(
-            &(QuantDots){.w = p, .blocks = blocks, .groups = groups, .q = j->q + b->t * j->cols,
-                         .scale = j->scale + b->t * groups, .minus_sum = j->minus_sum + b->t * groups, .n = b->n, .out = tile,
-                         .out_stride = blocks * SIDE_BY_SIDE});
+        (w->type == WEIGHT_Q8 ? j->kernels->q8 : j->kernels->q4)(&(QuantDots){.w = p,
+                                                                              .blocks = blocks,
+                                                                              .groups = groups,
+                                                                              .q = j->q + b->t * j->cols,
+                                                                              .scale = j->scale + b->t * groups,
+                                                                              .minus_sum = j->minus_sum + b->t * groups,
+                                                                              .n = b->n,
+                                                                              .out = tile,
+                                                                              .out_stride = blocks * SIDE_BY_SIDE});
         finish(b, tile, blocks * SIDE_BY_SIDE, row, rows);
     }
 }
 
-/* ---- products in parallel --------------------------------------------------------------------------------------------------------- */
+/* ---- products in parallel ---------------------------------------------------------------------------------------- */
 
 static size_t units_of(const Matrix *w, size_t unit)
 {
     return w->rows / unit + (w->rows % unit != 0);
 }
 
-/* Pieces shrink towards the end: each round gives half of what is left to the threads, so that they end together, whatever
- * their speed, and take pieces rarely. Returns where piece number p begins. */
+/* Pieces shrink towards the end: each round gives half of what is left to the threads, so that they end together,
+ * whatever their speed, and take pieces rarely. Returns where piece number p begins. */
 static size_t piece_begin(const Job *j, size_t p)
 {
     size_t total = j->units * j->parts, begin = 0;
@@ -677,9 +700,11 @@ static size_t piece_begin(const Job *j, size_t p)
 }
 
 /* Items begin .. end, which lie in one product and, with many vectors, in one unit. */
-static void do_items(const Job *j, const Product *p, size_t begin, size_t end, size_t first_unit, unsigned char *scratch)
+static void do_items(const Job *j, const Product *p, size_t begin, size_t end, size_t first_unit,
+                     unsigned char *scratch)
 {
-    size_t row = (begin / j->parts - first_unit) * j->unit, stop = ((end + j->parts - 1) / j->parts - first_unit) * j->unit;
+    size_t row = (begin / j->parts - first_unit) * j->unit,
+           stop = ((end + j->parts - 1) / j->parts - first_unit) * j->unit;
     Piece b = {.p = p, .begin = row, .end = stop < p->w->rows ? stop : p->w->rows};
     for (size_t part = begin % j->parts; part < begin % j->parts + (j->few ? 1 : end - begin); part++) {
         b.t = part * TILE_TOKENS;
@@ -714,7 +739,8 @@ static void quantize_inputs(void *context, size_t begin, size_t end, int thread)
     const Job *j = context;
     size_t groups = j->cols / GROUP, first = begin * groups;
     (void)thread;
-    j->kernels->inputs(j->q + first * GROUP, j->scale + first, j->minus_sum + first, j->x + first * GROUP, (end - begin) * groups);
+    j->kernels->inputs(j->q + first * GROUP, j->scale + first, j->minus_sum + first, j->x + first * GROUP,
+                       (end - begin) * groups);
 }
 
 static void narrow_inputs(void *context, size_t begin, size_t end, int thread)
@@ -748,7 +774,14 @@ static void round_inputs(Job *j, unsigned char *memory)
 void matmul(const Product *products, size_t count, const float *x, size_t n, Workspace *ws)
 {
     size_t cols = products[0].w->cols, threads = (size_t)threads_count(), pieces = 0, rows = 0;
-    Job j = {.products = products, .count = count, .kernels = kernels(), .x = x, .n = n, .cols = cols, .threads = threads, .least = 1};
+    Job j = {.products = products,
+             .count = count,
+             .kernels = kernels(),
+             .x = x,
+             .n = n,
+             .cols = cols,
+             .threads = threads,
+             .least = 1};
     j.parts = (n + TILE_TOKENS - 1) / TILE_TOKENS;
     j.few = n <= FEW;
     j.unit = j.few ? SIDE_BY_SIDE : PANEL_ROWS;

@@ -12,8 +12,8 @@
 #define TILE_TOKENS 48  /* vectors that meet them at a time */
 
 /* Dot products of `rows` rows with n vectors: out[t * out_stride + r]. Memory of out beyond `rows`, up to a multiple of
- * four rows, may be overwritten. When columns are cut into pieces, sums [n][rows, rounded up to four][LANES] carries the
- * running sums from one piece to the next; first and last say which piece this is. */
+ * four rows, may be overwritten. When columns are cut into pieces, sums [n][rows, rounded up to four][LANES] carries
+ * the running sums from one piece to the next; first and last say which piece this is. */
 typedef struct {
     const unsigned char *w; /* [rows][cols] of the kernel's type, any address */
     size_t row_bytes;       /* from one row to the next */
@@ -53,16 +53,16 @@ typedef struct {
     size_t cut; /* columns of a piece when there are more vectors than FEW, at most; a multiple of LANES */
 } Kernels;
 
-/* Up to so many vectors pass by each few rows, whose weights come from memory; of more, a few stay in the first cache while the rows
- * pass by. */
+/* Up to so many vectors pass by each few rows, whose weights come from memory; of more, a few stay in the first cache
+ * while the rows pass by. */
 #define FEW 12
 
 /* Kernels of a level, or NULL if this build has none. */
 const Kernels *kernels_x86(CpuLevel level);
 const Kernels *kernels_neon(void);
 
-/* A block of SIDE_BY_SIDE rows: groups by twos, first the scales of both, then the quants of one and of the other; so all is
- * aligned to 64 bytes and read in one stream. */
+/* A block of SIDE_BY_SIDE rows: groups by twos, first the scales of both, then the quants of one and of the other; so
+ * all is aligned to 64 bytes and read in one stream. */
 static inline size_t quants_bytes(WeightType type)
 {
     return (type == WEIGHT_Q4 ? GROUP / 2 : GROUP) * (size_t)SIDE_BY_SIDE;

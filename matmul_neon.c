@@ -1,5 +1,6 @@
-/* matmul's kernels for 64-bit ARM: NEON, with the dot product instructions of ARMv8.2 where the CPU has them. They give the bits of
- * the scalar definitions in matmul.c. The sixteen running sums of a dot product are four registers, called quarters here. */
+/* matmul's kernels for 64-bit ARM: NEON, with the dot product instructions of ARMv8.2 where the CPU has them. They give
+ * the bits of the scalar definitions in matmul.c. The sixteen running sums of a dot product are four registers, called
+ * quarters here. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -26,7 +27,7 @@
 #define SDOT __attribute__((target("arch=armv8.2-a+dotprod")))
 #endif
 
-/* ---- dot products -------------------------------------------------------------------------------------------------------------- */
+/* ---- dot products ------------------------------------------------------------------------------------------------ */
 
 /* Four weights at p, widened. */
 INLINE float32x4_t load4(WeightType type, const unsigned char *p)
@@ -60,9 +61,9 @@ INLINE float32x4_t load4_x_tail(const float *x, size_t at, size_t n)
     return vld1q_f32(inputs);
 }
 
-/* One run along the columns: n vectors with four rows, `count` quarters of the sums from quarter q on; n * count <= 6. */
-INLINE void run(const Dots *d, WeightType type, size_t n, size_t q, size_t count, const unsigned char *const w[4], const float *x,
-                float32x4_t (*acc)[6])
+/* One run along the columns: n vectors, four rows, `count` quarters of the sums from quarter q on; n * count <= 6. */
+INLINE void run(const Dots *d, WeightType type, size_t n, size_t q, size_t count, const unsigned char *const w[4],
+                const float *x, float32x4_t (*acc)[6])
 {
     const size_t bytes = type == WEIGHT_F32 ? 4 : 2;
     size_t k = 0;
@@ -98,12 +99,14 @@ INLINE void run(const Dots *d, WeightType type, size_t n, size_t q, size_t count
 /* The tree over four rows' sums: four lanes each, l + 8 and l + 4 being added already. */
 INLINE float32x4_t add_lanes(const float32x4_t s[4])
 {
-    float32x4_t a = vaddq_f32(vcombine_f32(vget_low_f32(s[0]), vget_low_f32(s[1])), vcombine_f32(vget_high_f32(s[0]), vget_high_f32(s[1])));
-    float32x4_t b = vaddq_f32(vcombine_f32(vget_low_f32(s[2]), vget_low_f32(s[3])), vcombine_f32(vget_high_f32(s[2]), vget_high_f32(s[3])));
+    float32x4_t a = vaddq_f32(vcombine_f32(vget_low_f32(s[0]), vget_low_f32(s[1])),
+                              vcombine_f32(vget_high_f32(s[0]), vget_high_f32(s[1])));
+    float32x4_t b = vaddq_f32(vcombine_f32(vget_low_f32(s[2]), vget_low_f32(s[3])),
+                              vcombine_f32(vget_high_f32(s[2]), vget_high_f32(s[3])));
     return vpaddq_f32(a, b);
 }
 
-/* Four rows from r on with n (at most 6) vectors from t on: in one run for one vector, two for two or three, else four. */
+/* Four rows from r on, n (at most 6) vectors from t on: in one run for one vector, two for two or three, else four. */
 INLINE void tile(const Dots *d, WeightType type, size_t n, size_t r, size_t t)
 {
     const size_t count = n == 1 ? 4 : n <= 3 ? 2 : 1;
@@ -118,7 +121,8 @@ INLINE void tile(const Dots *d, WeightType type, size_t n, size_t r, size_t t)
         float32x4_t acc[4][6];
         for (size_t i = 0; i < 4; i++)
             for (size_t j = 0; j < n * count; j++)
-                acc[i][j] = d->first ? vdupq_n_f32(0) : vld1q_f32(sums + j / count * stride + i * LANES + 4 * (q + j % count));
+                acc[i][j] =
+                    d->first ? vdupq_n_f32(0) : vld1q_f32(sums + j / count * stride + i * LANES + 4 * (q + j % count));
         run(d, type, n, q, count, w, x, acc);
         for (size_t i = 0; i < 4; i++)
             for (size_t j = 0; j < n * count; j++)
@@ -143,12 +147,23 @@ INLINE void dots(const Dots *d, WeightType type)
         for (size_t t = 0; t < d->n; t += 6)
             for (size_t r = base; r < base + rows_end; r += 4)
                 switch (d->n - t) {
-                case 1: tile(d, type, 1, r, t); break;
-                case 2: tile(d, type, 2, r, t); break;
-                case 3: tile(d, type, 3, r, t); break;
-                case 4: tile(d, type, 4, r, t); break;
-                case 5: tile(d, type, 5, r, t); break;
-                default: tile(d, type, 6, r, t);
+                case 1:
+                    tile(d, type, 1, r, t);
+                    break;
+                case 2:
+                    tile(d, type, 2, r, t);
+                    break;
+                case 3:
+                    tile(d, type, 3, r, t);
+                    break;
+                case 4:
+                    tile(d, type, 4, r, t);
+                    break;
+                case 5:
+                    tile(d, type, 5, r, t);
+                    break;
+                default:
+                    tile(d, type, 6, r, t);
                 }
 }
 
@@ -191,7 +206,7 @@ static void convert_f16_neon(float *out, const void *in, size_t n)
     convert(WEIGHT_F16, out, in, n);
 }
 
-/* ---- quantised rows, sixteen side by side ------------------------------------------------------------------------------------------ */
+/* ---- quantised rows, sixteen side by side ------------------------------------------------------------------------ */
 
 /* Four weights of each of four rows, number v = 0..7 of a group's, rows 4 i on; signed. */
 INLINE int8x16_t quads(WeightType type, const unsigned char *group, size_t v, size_t i)
@@ -202,8 +217,9 @@ INLINE int8x16_t quads(WeightType type, const unsigned char *group, size_t v, si
     return vsubq_s8(vreinterpretq_s8_u8(v < 4 ? vandq_u8(both, vdupq_n_u8(15)) : vshrq_n_u8(both, 4)), vdupq_n_s8(8));
 }
 
-/* sum[row] += products of four bytes. sdot is one instruction for it (written out, since an intrinsic would make it a need of this
- * function, too). Else products are added in twos, and the twos of a row at the end: within +-127, two products fit 16 bits. */
+/* sum[row] += products of four bytes. sdot is one instruction for it (written out, since an intrinsic would make it a
+ * need of this function, too). Else products are added in twos, and the twos of a row at the end: within +-127, two
+ * products fit 16 bits. */
 INLINE int32x4_t dot_bytes(int32x4_t sum, int8x16_t w, int8x16_t x, bool has_sdot)
 {
     if (has_sdot) {
@@ -247,7 +263,8 @@ INLINE void quant_tile(const QuantDots *d, WeightType type, bool has_sdot, size_
         for (size_t i = 0; i < 4; i++) {
             float32x4_t scale = load4(WEIGHT_F16, scales + 8 * i);
             for (size_t j = 0; j < n; j++)
-                total[j][i] = vfmaq_f32(total[j][i], vcvtq_f32_s32(sum[j][i]), vmulq_n_f32(scale, d->scale[(t + j) * groups + g]));
+                total[j][i] = vfmaq_f32(total[j][i], vcvtq_f32_s32(sum[j][i]),
+                                        vmulq_n_f32(scale, d->scale[(t + j) * groups + g]));
         }
     }
     for (size_t j = 0; j < n; j++)
@@ -262,9 +279,14 @@ INLINE void quant(const QuantDots *d, WeightType type, bool has_sdot)
         for (size_t t = 0; t < d->n; t += 3)
             for (size_t b = base; b < base + blocks_end; b++)
                 switch (d->n - t) {
-                case 1: quant_tile(d, type, has_sdot, 1, b, t); break;
-                case 2: quant_tile(d, type, has_sdot, 2, b, t); break;
-                default: quant_tile(d, type, has_sdot, 3, b, t);
+                case 1:
+                    quant_tile(d, type, has_sdot, 1, b, t);
+                    break;
+                case 2:
+                    quant_tile(d, type, has_sdot, 2, b, t);
+                    break;
+                default:
+                    quant_tile(d, type, has_sdot, 3, b, t);
                 }
 }
 
@@ -318,7 +340,7 @@ static void inputs_neon(int8_t *q, float *scale, int32_t *minus_sum, const float
     }
 }
 
-/* ---- the tables ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- the tables -------------------------------------------------------------------------------------------------- */
 
 static bool cpu_has_sdot(void)
 {
@@ -334,12 +356,22 @@ static bool cpu_has_sdot(void)
 const Kernels *kernels_neon(void)
 {
     static const Kernels plain = {
-        .dots = {dots_f32, dots_bf16, dots_f16}, .q8 = q8_neon, .q4 = q4_neon, .inputs = inputs_neon,
-        .bf16 = convert_bf16_neon, .f16 = convert_f16_neon, .cut = 928,
+        .dots = {dots_f32, dots_bf16, dots_f16},
+        .q8 = q8_neon,
+        .q4 = q4_neon,
+        .inputs = inputs_neon,
+        .bf16 = convert_bf16_neon,
+        .f16 = convert_f16_neon,
+        .cut = 928,
     };
     static const Kernels sdot = {
-        .dots = {dots_f32, dots_bf16, dots_f16}, .q8 = q8_sdot, .q4 = q4_sdot, .inputs = inputs_neon,
-        .bf16 = convert_bf16_neon, .f16 = convert_f16_neon, .cut = 928,
+        .dots = {dots_f32, dots_bf16, dots_f16},
+        .q8 = q8_sdot,
+        .q4 = q4_sdot,
+        .inputs = inputs_neon,
+        .bf16 = convert_bf16_neon,
+        .f16 = convert_f16_neon,
+        .cut = 928,
     };
     return cpu_has_sdot() ? &sdot : &plain;
 }

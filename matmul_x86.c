@@ -1,5 +1,6 @@
-/* matmul's kernels for x86-64: AVX-512 and AVX2. They give the bits of the scalar definitions in matmul.c. Each function names
- * the instructions that it needs, so that one program holds them all; which are used is decided at run time. */
+/* matmul's kernels for x86-64: AVX-512 and AVX2. They give the bits of the scalar definitions in matmul.c. Each
+ * function names the instructions that it needs, so that one program holds them all; which are used is decided at run
+ * time. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -21,8 +22,9 @@
 #define INLINE512 AVX512 __attribute__((always_inline)) static inline
 #define INLINE256 AVX2 __attribute__((always_inline)) static inline
 
-/* Weights that come from memory are asked for before they are needed: so many bytes for a single vector, which meets the rows one by
- * one, since memory is fastest when read in one stream; else the next rows while the present ones are multiplied. */
+/* Weights that come from memory are asked for before they are needed: so many bytes for a single vector, which meets
+ * the rows one by one, since memory is fastest when read in one stream; else the next rows while the present ones are
+ * multiplied. */
 #define AHEAD 8192
 
 /* Of so many vectors, how many at a time. */
@@ -38,7 +40,7 @@ static inline int32_t load_i32(const int8_t *p)
     return v;
 }
 
-/* ---- AVX-512: dot products ---------------------------------------------------------------------------------------------- */
+/* ---- AVX-512: dot products --------------------------------------------------------------------------------------- */
 
 /* Not a type of weights: both weights and inputs are BF16, multiplied and added in pairs. */
 #define PAIRS ((WeightType)16)
@@ -64,14 +66,14 @@ INLINE512 __m512 part512(WeightType type, const unsigned char *p, int part)
         return _mm512_castsi512_ps(line);
     if (type == WEIGHT_F16)
         return _mm512_cvtph_ps(part ? _mm512_extracti64x4_epi64(line, 1) : _mm512_castsi512_si256(line));
-    const __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1,
-                                           1, 0, 0);
+    const __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5, 5,
+                                           4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
     __m512i from = part ? _mm512_add_epi16(twice, _mm512_set1_epi16(16)) : twice;
     return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, from, line));
 }
 
-/* acc + v * u where mask is set. Of pairs, both products are added; the instruction is written out, since an intrinsic would make it
- * a need of the whole function. */
+/* acc + v * u where mask is set. Of pairs, both products are added; the instruction is written out, since an intrinsic
+ * would make it a need of the whole function. */
 INLINE512 __m512 multiply_add512(WeightType type, __m512 v, __m512 u, __m512 acc, __mmask16 mask)
 {
     if (type != PAIRS)
@@ -107,10 +109,12 @@ INLINE512 void add_lanes512(float *out, size_t stride, __m512 (*acc)[6], size_t 
     __m512 quarters[4];
     size_t last = n - 1;
     for (size_t r = 0; r < 4; r++)
-        quarters[r] = add_quarters(acc[r][first], acc[r][first + (1 < last ? 1 : last)], acc[r][first + (2 < last ? 2 : last)],
-                                   acc[r][first + last]);
-    __m512 p = _mm512_add_ps(_mm512_shuffle_ps(quarters[0], quarters[1], 0x44), _mm512_shuffle_ps(quarters[0], quarters[1], 0xee));
-    __m512 q = _mm512_add_ps(_mm512_shuffle_ps(quarters[2], quarters[3], 0x44), _mm512_shuffle_ps(quarters[2], quarters[3], 0xee));
+        quarters[r] = add_quarters(acc[r][first], acc[r][first + (1 < last ? 1 : last)],
+                                   acc[r][first + (2 < last ? 2 : last)], acc[r][first + last]);
+    __m512 p = _mm512_add_ps(_mm512_shuffle_ps(quarters[0], quarters[1], 0x44),
+                             _mm512_shuffle_ps(quarters[0], quarters[1], 0xee));
+    __m512 q = _mm512_add_ps(_mm512_shuffle_ps(quarters[2], quarters[3], 0x44),
+                             _mm512_shuffle_ps(quarters[2], quarters[3], 0xee));
     __m512 s = _mm512_add_ps(_mm512_shuffle_ps(p, q, 0x88), _mm512_shuffle_ps(p, q, 0xdd));
     _mm_storeu_ps(out, _mm512_castps512_ps128(s));
     if (n > 1)
@@ -124,7 +128,8 @@ INLINE512 void add_lanes512(float *out, size_t stride, __m512 (*acc)[6], size_t 
 /* `rows` (1 or 4) rows from r on with n (at most 6) vectors from t on: a register for each of the results. */
 INLINE512 void tile512(const Dots *d, WeightType type, size_t rows, size_t n, bool fetch, size_t r, size_t t)
 {
-    const size_t bytes = type == WEIGHT_F32 ? 4 : 2, x_bytes = type == PAIRS ? 2 : 4, step = 64 / bytes, parts = x_bytes / bytes;
+    const size_t bytes = type == WEIGHT_F32 ? 4 : 2, x_bytes = type == PAIRS ? 2 : 4, step = 64 / bytes,
+                 parts = x_bytes / bytes;
     size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * LANES, k = 0;
     const unsigned char *x = (const unsigned char *)d->x + t * d->x_stride * x_bytes;
     float *sums = d->sums + t * stride + r * LANES, *out = d->out + t * d->out_stride + r;
@@ -247,7 +252,7 @@ AVX512 static void convert512_f16(float *out, const void *in, size_t n)
     convert512(WEIGHT_F16, out, in, n);
 }
 
-/* ---- AVX-512 with VNNI: quantised rows, sixteen side by side ------------------------------------------------------------------------ */
+/* ---- AVX-512 with VNNI: quantised rows, sixteen side by side ----------------------------------------------------- */
 
 /* Four weights of each of sixteen rows, number v = 0..7 of a group's. */
 INLINE512 __m512i quads512(WeightType type, const unsigned char *group, size_t v)
@@ -271,7 +276,8 @@ AVX512 static void inputs512(int8_t *q, float *scale, int32_t *minus_sum, const 
     const __m512 high = _mm512_set1_ps(127), low = _mm512_set1_ps(-127);
     for (size_t g = 0; g < groups; g++) {
         __m512 a = _mm512_loadu_ps(x + g * GROUP), b = _mm512_loadu_ps(x + g * GROUP + 16);
-        __m512i m = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude), _mm512_and_si512(_mm512_castps_si512(b), magnitude));
+        __m512i m = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a), magnitude),
+                                     _mm512_and_si512(_mm512_castps_si512(b), magnitude));
         float most = _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(_mm512_reduce_max_epi32(m))));
         __m512 inverse = _mm512_set1_ps(most > 1e-30f ? 127 / most : 0);
         __m512i i = _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(_mm512_mul_ps(a, inverse), high), low));
@@ -283,9 +289,10 @@ AVX512 static void inputs512(int8_t *q, float *scale, int32_t *minus_sum, const 
     }
 }
 
-/* n vectors from t on with `blocks` blocks of sixteen rows from b on: a register for sixteen sums. Stored weights are too large by
- * 128 or 8: a group's sum starts with what takes that back. */
-INLINE512 void quant_tile512(const QuantDots *d, WeightType type, size_t blocks, size_t n, bool fetch, size_t b, size_t t)
+/* n vectors from t on with `blocks` blocks of sixteen rows from b on: a register for sixteen sums. Stored weights are
+ * too large by 128 or 8: a group's sum starts with what takes that back. */
+INLINE512 void quant_tile512(const QuantDots *d, WeightType type, size_t blocks, size_t n, bool fetch, size_t b,
+                             size_t t)
 {
     const size_t bytes = block_bytes(type, d->groups), groups = d->groups;
     __m512 total[2][6];
@@ -298,7 +305,8 @@ INLINE512 void quant_tile512(const QuantDots *d, WeightType type, size_t blocks,
         __m512i sum[2][6];
         for (size_t j = 0; j < n; j++)
             for (size_t i = 0; i < blocks; i++)
-                sum[i][j] = _mm512_slli_epi32(_mm512_set1_epi32(d->minus_sum[(t + j) * groups + g]), type == WEIGHT_Q8 ? 7 : 3);
+                sum[i][j] =
+                    _mm512_slli_epi32(_mm512_set1_epi32(d->minus_sum[(t + j) * groups + g]), type == WEIGHT_Q8 ? 7 : 3);
         for (size_t i = 0; i < quants_bytes(type) + 64 && fetch; i += 64)
             _mm_prefetch(w + i + AHEAD, _MM_HINT_T0);
 #pragma GCC unroll 8
@@ -308,13 +316,15 @@ INLINE512 void quant_tile512(const QuantDots *d, WeightType type, size_t blocks,
                 four[i] = quads512(type, w + i * bytes, v);
             for (size_t j = 0; j < n; j++)
                 for (size_t i = 0; i < blocks; i++)
-                    sum[i][j] = dot_bytes512(sum[i][j], four[i], _mm512_set1_epi32(load_i32(q + j * groups * GROUP + 4 * v)));
+                    sum[i][j] =
+                        dot_bytes512(sum[i][j], four[i], _mm512_set1_epi32(load_i32(q + j * groups * GROUP + 4 * v)));
         }
         for (size_t i = 0; i < blocks; i++) {
             __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(scales + i * bytes)));
             for (size_t j = 0; j < n; j++)
-                total[i][j] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i][j]),
-                                              _mm512_mul_ps(scale, _mm512_set1_ps(d->scale[(t + j) * groups + g])), total[i][j]);
+                total[i][j] =
+                    _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i][j]),
+                                    _mm512_mul_ps(scale, _mm512_set1_ps(d->scale[(t + j) * groups + g])), total[i][j]);
         }
     }
     for (size_t i = 0; i < blocks; i++)
@@ -322,7 +332,7 @@ INLINE512 void quant_tile512(const QuantDots *d, WeightType type, size_t blocks,
             _mm512_storeu_ps(d->out + (t + j) * d->out_stride + (b + i) * SIDE_BY_SIDE, total[i][j]);
 }
 
-/* Few vectors: one block after the other, one stream of memory. Many: two blocks share what is loaded of the vectors. */
+/* Few vectors: one block after the other, one stream of memory. Many: two blocks share the loads of the vectors. */
 INLINE512 void quant512(const QuantDots *d, WeightType type)
 {
     bool few = d->n <= FEW;
@@ -355,7 +365,7 @@ AVX512 static void q4_vnni(const QuantDots *d)
     quant512(d, WEIGHT_Q4);
 }
 
-/* ---- AVX2: the sixteen running sums are two registers ---------------------------------------------------------------------- */
+/* ---- AVX2: the sixteen running sums are two registers ------------------------------------------------------------ */
 
 /* Eight weights at p, widened. */
 INLINE256 __m256 load256(WeightType type, const unsigned char *p)
@@ -389,7 +399,7 @@ INLINE256 __m256 load256_x_tail(const float *x, size_t at, size_t n)
     return _mm256_loadu_ps(inputs);
 }
 
-/* One run along the columns: n vectors with `rows` rows, `halves` halves of the sums from half h on; n * halves <= 3. */
+/* One run along the columns: n vectors, `rows` rows, `halves` halves of the sums from half h on; n * halves <= 3. */
 INLINE256 void run256(const Dots *d, WeightType type, size_t rows, size_t n, size_t h, size_t halves, bool fetch,
                       const unsigned char *const w[4], const float *x, __m256 (*acc)[3])
 {
@@ -435,7 +445,8 @@ INLINE256 __m128 add_lanes256(__m256 a, __m256 b, __m256 c, __m256 d)
     return _mm_unpacklo_ps(_mm256_castps256_ps128(q), _mm256_extractf128_ps(q, 1));
 }
 
-/* `rows` (1 or 4) rows from r on with n (at most 3) vectors from t on; several vectors in two runs, one for each half of the sums. */
+/* `rows` (1 or 4) rows from r on with n (at most 3) vectors from t on; several vectors in two runs, one for each half
+ * of the sums. */
 INLINE256 void tile256(const Dots *d, WeightType type, size_t rows, size_t n, bool fetch, size_t r, size_t t)
 {
     const size_t halves = n == 1 ? 2 : 1;
@@ -529,7 +540,7 @@ AVX2 static void convert256_f16(float *out, const void *in, size_t n)
     convert256(WEIGHT_F16, out, in, n);
 }
 
-/* ---- AVX2: quantised rows ------------------------------------------------------------------------------------------------------ */
+/* ---- AVX2: quantised rows ---------------------------------------------------------------------------------------- */
 
 AVX2 static void inputs256(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups)
 {
@@ -558,12 +569,14 @@ AVX2 static void inputs256(int8_t *q, float *scale, int32_t *minus_sum, const fl
     }
 }
 
-/* n vectors (at most 4) from t on with `halves` halves of block b from half h on: eight rows are a register. Half bytes times bytes,
- * added in twos, eight times: that fits 16 bits. Of Q8 the lower and upper halves of bytes are summed, of Q4 a group's first and last
- * sixteen weights. */
-INLINE256 void quant_tile256(const QuantDots *d, WeightType type, size_t halves, size_t n, bool fetch, size_t b, size_t h, size_t t)
+/* n vectors (at most 4) from t on with `halves` halves of block b from half h on: eight rows are a register. Half bytes
+ * times bytes, added in twos, eight times: that fits 16 bits. Of Q8 the lower and upper halves of bytes are summed, of
+ * Q4 a group's first and last sixteen weights. */
+INLINE256 void quant_tile256(const QuantDots *d, WeightType type, size_t halves, size_t n, bool fetch, size_t b,
+                             size_t h, size_t t)
 {
-    const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1), upper_worth = type == WEIGHT_Q8 ? _mm256_set1_epi16(16) : one;
+    const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1),
+                  upper_worth = type == WEIGHT_Q8 ? _mm256_set1_epi16(16) : one;
     const size_t groups = d->groups;
     const unsigned char *block = d->w + b * block_bytes(type, groups);
     __m256 total[2][4];
@@ -571,7 +584,8 @@ INLINE256 void quant_tile256(const QuantDots *d, WeightType type, size_t halves,
         for (size_t j = 0; j < n; j++)
             total[i][j] = _mm256_setzero_ps();
     for (size_t g = 0; g < groups; g++) {
-        const unsigned char *w = block + quants_at(type, g) + 32 * h, *scales = block + scales_at(type, g) + SIDE_BY_SIDE * h;
+        const unsigned char *w = block + quants_at(type, g) + 32 * h,
+                            *scales = block + scales_at(type, g) + SIDE_BY_SIDE * h;
         const int8_t *q = d->q + (t * groups + g) * GROUP;
         __m256i lower[2][4], upper[2][4];
         for (size_t i = 0; i < quants_bytes(type) + 64 && fetch; i += 64)
@@ -586,7 +600,8 @@ INLINE256 void quant_tile256(const QuantDots *d, WeightType type, size_t halves,
                 __m256i below = _mm256_and_si256(both, low), above = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
                 for (size_t j = 0; j < n; j++) {
                     const int8_t *x = q + j * groups * GROUP + 4 * v;
-                    __m256i first = _mm256_set1_epi32(load_i32(x)), last = type == WEIGHT_Q8 ? first : _mm256_set1_epi32(load_i32(x + 16));
+                    __m256i first = _mm256_set1_epi32(load_i32(x)),
+                            last = type == WEIGHT_Q8 ? first : _mm256_set1_epi32(load_i32(x + 16));
                     lower[i][j] = _mm256_add_epi16(lower[i][j], _mm256_maddubs_epi16(below, first));
                     upper[i][j] = _mm256_add_epi16(upper[i][j], _mm256_maddubs_epi16(above, last));
                 }
@@ -596,11 +611,13 @@ INLINE256 void quant_tile256(const QuantDots *d, WeightType type, size_t halves,
             __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(scales + SIDE_BY_SIDE * i)));
 #pragma GCC unroll 4
             for (size_t j = 0; j < n; j++) {
-                __m256i sum = _mm256_slli_epi32(_mm256_set1_epi32(d->minus_sum[(t + j) * groups + g]), type == WEIGHT_Q8 ? 7 : 3);
+                __m256i sum =
+                    _mm256_slli_epi32(_mm256_set1_epi32(d->minus_sum[(t + j) * groups + g]), type == WEIGHT_Q8 ? 7 : 3);
                 sum = _mm256_add_epi32(sum, _mm256_madd_epi16(lower[i][j], one));
                 sum = _mm256_add_epi32(sum, _mm256_madd_epi16(upper[i][j], upper_worth));
-                total[i][j] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum),
-                                              _mm256_mul_ps(scale, _mm256_set1_ps(d->scale[(t + j) * groups + g])), total[i][j]);
+                total[i][j] =
+                    _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum),
+                                    _mm256_mul_ps(scale, _mm256_set1_ps(d->scale[(t + j) * groups + g])), total[i][j]);
             }
         }
     }
@@ -637,36 +654,63 @@ AVX2 static void q4_256(const QuantDots *d)
     quant256(d, WEIGHT_Q4);
 }
 
-/* ---- the tables --------------------------------------------------------------------------------------------------------------------- */
+/* ---- the tables -------------------------------------------------------------------------------------------------- */
 
 static const Kernels avx512bf16 = {
-    .dots = {dots512_f32, dots512_bf16, dots512_f16}, .pairs = dots512_pairs, .narrow = narrow512, .q8 = q8_vnni, .q4 = q4_vnni,
-    .inputs = inputs512, .bf16 = convert512_bf16, .f16 = convert512_f16, .cut = 928,
+    .dots = {dots512_f32, dots512_bf16, dots512_f16},
+    .pairs = dots512_pairs,
+    .narrow = narrow512,
+    .q8 = q8_vnni,
+    .q4 = q4_vnni,
+    .inputs = inputs512,
+    .bf16 = convert512_bf16,
+    .f16 = convert512_f16,
+    .cut = 928,
 };
 
 static const Kernels avx512vnni = {
-    .dots = {dots512_f32, dots512_bf16, dots512_f16}, .q8 = q8_vnni, .q4 = q4_vnni, .inputs = inputs512,
-    .bf16 = convert512_bf16, .f16 = convert512_f16, .cut = 928,
+    .dots = {dots512_f32, dots512_bf16, dots512_f16},
+    .q8 = q8_vnni,
+    .q4 = q4_vnni,
+    .inputs = inputs512,
+    .bf16 = convert512_bf16,
+    .f16 = convert512_f16,
+    .cut = 928,
 };
 
 static const Kernels avx512 = {
-    .dots = {dots512_f32, dots512_bf16, dots512_f16}, .q8 = q8_256, .q4 = q4_256, .inputs = inputs512,
-    .bf16 = convert512_bf16, .f16 = convert512_f16, .cut = 928,
+    .dots = {dots512_f32, dots512_bf16, dots512_f16},
+    .q8 = q8_256,
+    .q4 = q4_256,
+    .inputs = inputs512,
+    .bf16 = convert512_bf16,
+    .f16 = convert512_f16,
+    .cut = 928,
 };
 
 static const Kernels avx2 = {
-    .dots = {dots256_f32, dots256_bf16, dots256_f16}, .q8 = q8_256, .q4 = q4_256, .inputs = inputs256,
-    .bf16 = convert256_bf16, .f16 = convert256_f16, .cut = 928,
+    .dots = {dots256_f32, dots256_bf16, dots256_f16},
+    .q8 = q8_256,
+    .q4 = q4_256,
+    .inputs = inputs256,
+    .bf16 = convert256_bf16,
+    .f16 = convert256_f16,
+    .cut = 928,
 };
 
 const Kernels *kernels_x86(CpuLevel level)
 {
     switch (level) {
-    case CPU_AVX2: return &avx2;
-    case CPU_AVX512: return &avx512;
-    case CPU_AVX512VNNI: return &avx512vnni;
-    case CPU_AVX512BF16: return &avx512bf16;
-    default: return NULL;
+    case CPU_AVX2:
+        return &avx2;
+    case CPU_AVX512:
+        return &avx512;
+    case CPU_AVX512VNNI:
+        return &avx512vnni;
+    case CPU_AVX512BF16:
+        return &avx512bf16;
+    default:
+        return NULL;
     }
 }
 

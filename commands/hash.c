@@ -2,7 +2,8 @@
  *
  *     HASH  FILE           as sha256sum prints it, and takes it with -c
  *     # HASH  "TENSOR"     the bytes of a tensor of the file above, its name as a JSON string in ASCII
- *     # HASH  model        the model's fingerprint (checkpoint_patch.h), which does not depend on how it is cut into files
+ *     # HASH  model        the model's fingerprint (checkpoint_patch.h), which does not depend on how it is cut into
+ * files
  *
  * sha256sum -c passes over lines that begin with #.
  */
@@ -229,8 +230,8 @@ static void add_line(List *list, char *text)
     bool tensor = text[0] == '#' && text[1] == ' ', escape = text[0] == '\\';
     char *hex = text + (tensor ? 2 : escape), *name = hex + 66;
     Line *line = &list->lines[list->n];
-    if (strnlen(hex, 67) < 67 || sha256_parse(hex, line->wanted) != 0 || hex[64] != ' '
-        || (hex[65] != ' ' && hex[65] != '*')) {
+    if (strnlen(hex, 67) < 67 || sha256_parse(hex, line->wanted) != 0 || hex[64] != ' ' ||
+        (hex[65] != ' ' && hex[65] != '*')) {
         list->odd += text[0] != '#' && text[0] != '\0'; /* any other comment is fine */
         return;
     }

@@ -2,8 +2,9 @@
  *
  *     bench_matmul [LEVEL|all [THREADS [TYPE]]]       e.g. bench_matmul avx512 2 bf16
  *
- * Prints, for each weight type, GB/s of a decode step (one vector, the matrices of a 0.5B model) beside what the same threads
- * read from memory, and GFLOP/s of each shape at several numbers of vectors beside the peak of the level's multiply-adds. */
+ * Prints, for each weight type, GB/s of a decode step (one vector, the matrices of a 0.5B model) beside what the same
+ * threads read from memory, and GFLOP/s of each shape at several numbers of vectors beside the peak of the level's
+ * multiply-adds. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -35,7 +36,7 @@ static double least(const double *v, size_t n)
     return m;
 }
 
-/* ---- limits --------------------------------------------------------------------------------------------------------------- */
+/* ---- limits ------------------------------------------------------------------------------------------------------ */
 
 #define FMA_LOOP 2000000
 
@@ -50,10 +51,12 @@ static void spin_fma(void *context, size_t begin, size_t end, int thread)
 #define Y(n) "vfmadd231ps %%ymm0, %%ymm1, %%ymm" #n "\n\t"
         if (level >= CPU_AVX512)
             __asm__ volatile(Z(4) Z(5) Z(6) Z(7) Z(8) Z(9) Z(10) Z(11) Z(12) Z(13) Z(14) Z(15)::
-                                 : "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+                                 : "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13",
+                                   "xmm14", "xmm15");
         else if (level == CPU_AVX2)
             __asm__ volatile(Y(4) Y(5) Y(6) Y(7) Y(8) Y(9) Y(10) Y(11) Y(12) Y(13) Y(14) Y(15)::
-                                 : "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+                                 : "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13",
+                                   "xmm14", "xmm15");
     }
 #elif defined(__aarch64__)
     for (int i = 0; i < FMA_LOOP; i++) {
@@ -99,7 +102,7 @@ static double read_seconds(unsigned char *memory, size_t size)
     return now() - t;
 }
 
-/* ---- products --------------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *name;
@@ -107,8 +110,8 @@ typedef struct {
 } Shape;
 
 static const Shape shapes[] = {
-    {"qkv", 896, {896, 128, 128}}, {"kv", 896, {128, 128, 0}}, {"o", 896, {896, 0, 0}}, {"gate up", 896, {4864, 4864, 0}},
-    {"down", 4864, {896, 0, 0}}, {"head", 896, {151936, 0, 0}},
+    {"qkv", 896, {896, 128, 128}},     {"kv", 896, {128, 128, 0}},  {"o", 896, {896, 0, 0}},
+    {"gate up", 896, {4864, 4864, 0}}, {"down", 4864, {896, 0, 0}}, {"head", 896, {151936, 0, 0}},
 };
 #define SHAPES (sizeof shapes / sizeof *shapes)
 
@@ -120,7 +123,8 @@ static size_t matrix_bytes(WeightType type, size_t rows, size_t cols)
 }
 
 /* Runs the shape's products with matrices from *at on; moves *at behind them. */
-static void run_shape(const Shape *s, WeightType type, const unsigned char **at, const float *x, float *out, size_t n, Workspace *ws)
+static void run_shape(const Shape *s, WeightType type, const unsigned char **at, const float *x, float *out, size_t n,
+                      Workspace *ws)
 {
     Matrix m[3];
     Product p[3];
@@ -157,8 +161,8 @@ static void bench_decode(WeightType type, const char *name, unsigned char *memor
            1e3 * least(t, REPEATS));
 }
 
-static void bench_prefill(WeightType type, const char *name, const unsigned char *memory, size_t n, const float *x, float *out,
-                          Workspace *ws, double peak)
+static void bench_prefill(WeightType type, const char *name, const unsigned char *memory, size_t n, const float *x,
+                          float *out, Workspace *ws, double peak)
 {
     printf("  %-5s %3zu vectors:", name, n);
     for (size_t s = 0; s < SHAPES; s++) {
@@ -191,7 +195,8 @@ static void bench_quantize(WeightType type, const char *name, unsigned char *mem
             printf("bad row %zu\n", bad);
         t[i] = now() - t[i];
     }
-    printf("  %-5s quantising: %.0f ms for 494 million weights\n", name, 1e3 * least(t, REPEATS) * 494 / (151936 * 896 / 1e6));
+    printf("  %-5s quantising: %.0f ms for 494 million weights\n", name,
+           1e3 * least(t, REPEATS) * 494 / (151936 * 896 / 1e6));
 }
 
 int main(int argc, char **argv)
@@ -217,7 +222,8 @@ int main(int argc, char **argv)
         x[i] = (float)(i % 251) / 251 - 0.5f;
     for (int l = 0; l < CPU_LEVELS; l++) {
         CpuLevel level = (CpuLevel)l;
-        if (!cpu_has(level) || (strcmp(wish, "all") && strcmp(wish, cpu_level_name(level)) && (strcmp(wish, "best") || level != cpu_level_best())))
+        if (!cpu_has(level) || (strcmp(wish, "all") && strcmp(wish, cpu_level_name(level)) &&
+                                (strcmp(wish, "best") || level != cpu_level_best())))
             continue;
         cpu_set_level(level);
         double peak = fma_peak(level);

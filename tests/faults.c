@@ -475,15 +475,24 @@ static int do_patch(char err[512])
 static const struct {
     const char *name;
     int (*run)(char err[512]);
-} things[] = {{"json_parse", do_json},           {"config_parse", do_config},
-              {"sample_options_parse", do_generation}, {"checkpoint_open", do_open},
-              {"checkpoint_open, read", do_read}, {"weights f32", do_f32},
-              {"weights bf16", do_bf16},         {"weights q4", do_q4},
-              {"load_float", do_float},          {"tokenizer_open", do_tokenizer},
-              {"encode, decode", do_encode},     {"chat", do_chat},
-              {"unicode_nfc", do_nfc},           {"generate", do_generate},
-              {"slice", do_slice},               {"merge", do_merge},
-              {"edit, undo", do_edit},           {"patch", do_patch}};
+} things[] = {{"json_parse", do_json},
+              {"config_parse", do_config},
+              {"sample_options_parse", do_generation},
+              {"checkpoint_open", do_open},
+              {"checkpoint_open, read", do_read},
+              {"weights f32", do_f32},
+              {"weights bf16", do_bf16},
+              {"weights q4", do_q4},
+              {"load_float", do_float},
+              {"tokenizer_open", do_tokenizer},
+              {"encode, decode", do_encode},
+              {"chat", do_chat},
+              {"unicode_nfc", do_nfc},
+              {"generate", do_generate},
+              {"slice", do_slice},
+              {"merge", do_merge},
+              {"edit, undo", do_edit},
+              {"patch", do_patch}};
 
 /* Every allocation of it fails in turn, or with many every step-th; then it succeeds again. */
 static long try_all(const char *name, int (*run)(char err[512]))
@@ -501,7 +510,8 @@ static long try_all(const char *name, int (*run)(char err[512]))
         fail_at = at;
         int status = run(err);
         fail_at = 0;
-        check(blocks == before, "%s: allocation %ld of %ld fails: %ld blocks are left", name, at, total, blocks - before);
+        check(blocks == before, "%s: allocation %ld of %ld fails: %ld blocks are left", name, at, total,
+              blocks - before);
         check(status == 0 || err[0], "%s: allocation %ld of %ld fails without a sentence", name, at, total);
     }
     group = NONE;
@@ -517,11 +527,11 @@ static void prepare(void)
     demo_generation = checkpoint_read_file(DEMO "/generation_config.json", 1 << 20, &generation_length, err);
     tokenizer = tokenizer_open(DEMO, err);
     model.weights.mode = MODE_BF16;
-    if (!demo_config || !demo_generation || !tokenizer || !mkdtemp(work)
-        || safetensors_open(DEMO "/model.safetensors", &demo) != 0
-        || config_parse(&config, demo_config, config_length, "config.json", err) != 0
-        || safetensors_load_weights(&demo, &config, &model.weights) != 0 || threads_start(1, err) != 0
-        || checkpoint_open(&c, DEMO, false, err) != 0) {
+    if (!demo_config || !demo_generation || !tokenizer || !mkdtemp(work) ||
+        safetensors_open(DEMO "/model.safetensors", &demo) != 0 ||
+        config_parse(&config, demo_config, config_length, "config.json", err) != 0 ||
+        safetensors_load_weights(&demo, &config, &model.weights) != 0 || threads_start(1, err) != 0 ||
+        checkpoint_open(&c, DEMO, false, err) != 0) {
         printf("cannot begin: %s\n", err);
         exit(1);
     }

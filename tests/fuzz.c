@@ -54,12 +54,12 @@ void print_tensor(const SafetensorsTensor *t)
     print_escaped(stdout, t->name, t->name_length);
 }
 
-#define demand(condition)                                                            \
-    do {                                                                             \
-        if (!(condition)) {                                                          \
-            fprintf(messages, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-            abort();                                                                 \
-        }                                                                            \
+#define demand(condition)                                                                                              \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(messages, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition);                            \
+            abort();                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
@@ -263,7 +263,8 @@ static void fuzz_slice(const unsigned char *bytes, size_t n)
     char err[512];
     if (n < 1 + rank)
         return;
-    SafetensorsTensor t = {.name = "a", .name_length = 1, .dtype = DTYPE_U8, .rank = rank, .shape = shape, .elements = 1};
+    SafetensorsTensor t = {
+        .name = "a", .name_length = 1, .dtype = DTYPE_U8, .rank = rank, .shape = shape, .elements = 1};
     for (size_t i = 0; i < rank; i++)
         t.elements *= shape[i] = bytes[1 + i] % 9;
     SafetensorsFile file = {.path = (char *)(uintptr_t)"file"};
@@ -311,7 +312,8 @@ static void fuzz_number(const unsigned char *bytes, size_t n)
 
 /* ---- configuration ----------------------------------------------------------------------------------------------- */
 
-/* A config that fits the small model's file may load it; any other is refused before memory of its size is asked for. */
+/* A config that fits the small model's file may load it; any other is refused before memory of its size is asked for.
+ */
 static void fuzz_config(const unsigned char *bytes, size_t n)
 {
     static SafetensorsFile st;
@@ -361,7 +363,8 @@ static void fuzz_generation(const unsigned char *bytes, size_t n)
 /* ---- tokenizers -------------------------------------------------------------------------------------------------- */
 
 static const char sample_text[] = "Hello, w\xc3\xb6rld  123\n\n<|im_start|>it's e\xcc\x81\xff a\xe4\xb8\xad";
-static const Message turns[] = {{"system", "be brief", 6, 8}, {"user", "hi <|im_end|>", 4, 13}, {"assistant", "", 9, 0}};
+static const Message turns[] = {
+    {"system", "be brief", 6, 8}, {"user", "hi <|im_end|>", 4, 13}, {"assistant", "", 9, 0}};
 
 static void use_tokenizer(Tokenizer *t)
 {
@@ -492,11 +495,16 @@ static void fuzz_options(const unsigned char *bytes, size_t n)
         SamplingArguments sampling;
     } got;
     static const Option options[] = {
-        {'a', "flag", NULL, OPTION_FLAG, &got.flag, "h"},      {'x', "text", "T", OPTION_TEXT, &got.text, "h"},
-        {0, "size", "N", OPTION_SIZE, &got.size, "h"},         {'n', "count", "N", OPTION_COUNT, &got.count, "h"},
-        {0, "u64", "N", OPTION_U64, &got.u64, "h"},            {'b', "bytes", "N", OPTION_BYTES, &got.bytes, "h"},
-        {0, "number", "N", OPTION_NUMBER, &got.number, "h"},   PROMPT_OPTIONS(got.prompt),
-        SAMPLING_OPTIONS(got.sampling),                        {0},
+        {'a', "flag", NULL, OPTION_FLAG, &got.flag, "h"},
+        {'x', "text", "T", OPTION_TEXT, &got.text, "h"},
+        {0, "size", "N", OPTION_SIZE, &got.size, "h"},
+        {'n', "count", "N", OPTION_COUNT, &got.count, "h"},
+        {0, "u64", "N", OPTION_U64, &got.u64, "h"},
+        {'b', "bytes", "N", OPTION_BYTES, &got.bytes, "h"},
+        {0, "number", "N", OPTION_NUMBER, &got.number, "h"},
+        PROMPT_OPTIONS(got.prompt),
+        SAMPLING_OPTIONS(got.sampling),
+        {0},
     };
     static char *text, *argv[34];
     static int *ids;
@@ -611,13 +619,20 @@ static const struct {
     void (*run)(const unsigned char *bytes, size_t n);
     bool has_header; /* a .safetensors file: mutations keep its lengths right, mostly */
 } entries[] = {
-    {"json", fuzz_json, false},         {"safetensors", fuzz_safetensors, true},
-    {"index", fuzz_index, false},       {"slice", fuzz_slice, false},
-    {"number", fuzz_number, false},     {"config", fuzz_config, false},
-    {"generation", fuzz_generation, false}, {"tokenizer", fuzz_tokenizer, false},
-    {"vocab", fuzz_vocab, false},       {"template", fuzz_template, false},
-    {"text", fuzz_text, false},         {"jsonl", fuzz_jsonl, false},
-    {"options", fuzz_options, false},   {"journal", fuzz_journal, false},
+    {"json", fuzz_json, false},
+    {"safetensors", fuzz_safetensors, true},
+    {"index", fuzz_index, false},
+    {"slice", fuzz_slice, false},
+    {"number", fuzz_number, false},
+    {"config", fuzz_config, false},
+    {"generation", fuzz_generation, false},
+    {"tokenizer", fuzz_tokenizer, false},
+    {"vocab", fuzz_vocab, false},
+    {"template", fuzz_template, false},
+    {"text", fuzz_text, false},
+    {"jsonl", fuzz_jsonl, false},
+    {"options", fuzz_options, false},
+    {"journal", fuzz_journal, false},
     {"patch", fuzz_patch, true},
 };
 #define ENTRIES (sizeof entries / sizeof *entries)
@@ -744,10 +759,42 @@ static size_t replace(uint8_t *data, size_t size, size_t max, size_t at, size_t 
 /* A few changes: bits, bytes, words that parsers know, pieces that are lost, doubled, or come from another seed. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max)
 {
-    static const char *const words[] = {
-        "0",   "-1",   "1e999", "18446744073709551615", "18446744073709551616", "4294967296", "9223372036854775808",
-        "\"",  "\\u0000", "\\ud800", "{}", "[]", "null", "true", "\xff", "\xe2\x80\xa8", "e\xcc\x81", ",", ":", "]", "}",
-        "{%", "%}", "{{", "}}", "--", "=", "::", "...", "\n", "NaN", "../", "9999999999", "[[[[[[[[", "0.1", "<|im_end|>"};
+    static const char *const words[] = {"0",
+                                        "-1",
+                                        "1e999",
+                                        "18446744073709551615",
+                                        "18446744073709551616",
+                                        "4294967296",
+                                        "9223372036854775808",
+                                        "\"",
+                                        "\\u0000",
+                                        "\\ud800",
+                                        "{}",
+                                        "[]",
+                                        "null",
+                                        "true",
+                                        "\xff",
+                                        "\xe2\x80\xa8",
+                                        "e\xcc\x81",
+                                        ",",
+                                        ":",
+                                        "]",
+                                        "}",
+                                        "{%",
+                                        "%}",
+                                        "{{",
+                                        "}}",
+                                        "--",
+                                        "=",
+                                        "::",
+                                        "...",
+                                        "\n",
+                                        "NaN",
+                                        "../",
+                                        "9999999999",
+                                        "[[[[[[[[",
+                                        "0.1",
+                                        "<|im_end|>"};
     static uint8_t piece[MOST];
     for (uint64_t i = 1 + chance(4); i > 0; i--) {
         size_t at = (size_t)chance(size + 1), n = (size_t)chance((size - at < 32 ? size - at : 32) + 1);

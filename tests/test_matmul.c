@@ -1,4 +1,5 @@
-/* Every kernel level that this CPU has gives the bits of the scalar definition, and the definition is what matmul.h says. */
+/* Every kernel level that this CPU has gives the bits of the scalar definition, and the definition is what matmul.h
+ * says. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -14,7 +15,7 @@
 
 static const char *const type_names[] = {"f32", "bf16", "f16", "q8", "q4"};
 
-/* ---- numbers and memory ------------------------------------------------------------------------------------------------------ */
+/* ---- numbers and memory ------------------------------------------------------------------------------------------ */
 
 static uint64_t seed = 1;
 
@@ -31,8 +32,8 @@ static float from_bits(uint32_t bits)
     return f;
 }
 
-/* Of either sign, between 2^-8 and 2^8; one in eight of another kind: zeros of both signs, and numbers so small that products
- * vanish, to zeros of both signs again. */
+/* Of either sign, between 2^-8 and 2^8; one in eight of another kind: zeros of both signs, and numbers so small that
+ * products vanish, to zeros of both signs again. */
 static float random_float(void)
 {
     uint32_t r = random_u32(), sign = r & 0x80000000, mantissa = r & 0x7fffff;
@@ -128,7 +129,7 @@ static void threads(int n)
     check(threads_start(n, err) == 0, "%s", err);
 }
 
-/* ---- the definition ------------------------------------------------------------------------------------------------------------ */
+/* ---- the definition ---------------------------------------------------------------------------------------------- */
 
 static float dot_by_the_rule(const float *w, const float *x, size_t n)
 {
@@ -169,7 +170,7 @@ static void test_definition(void)
     workspace_free(&ws);
 }
 
-/* ---- levels against the scalar definition --------------------------------------------------------------------------------------- */
+/* ---- levels against the scalar definition ------------------------------------------------------------------------ */
 
 /* out[n][rows] by the level now set, sentinels around and between untouched, rows fenced off. */
 static void product(float *out, const Matrix *w, const float *x, size_t n, const float *bias, Workspace *ws)
@@ -190,12 +191,14 @@ static void product(float *out, const Matrix *w, const float *x, size_t n, const
     free(wide);
 }
 
-/* One shape at every level; the matrix and the inputs end where memory ends. odd: the matrix starts at an odd address. */
+/* One shape at every level; the matrix and the inputs end where memory ends. odd: the matrix starts at an odd address.
+ */
 static void compare_levels(WeightType type, size_t rows, size_t cols, size_t n, bool odd, bool with_bias)
 {
     size_t bytes = rows * cols * element_bytes(type);
     Guarded w = guarded(bytes), x = guarded(n * cols * sizeof(float));
-    float *want = allocate(n * rows * sizeof *want), *got = allocate(n * rows * sizeof *got), *bias = allocate(rows * sizeof *bias);
+    float *want = allocate(n * rows * sizeof *want), *got = allocate(n * rows * sizeof *got),
+          *bias = allocate(rows * sizeof *bias);
     unsigned char *start = w.at;
     for (size_t i = 0; i < rows * cols; i++)
         random_weight(start + i * element_bytes(type), type);
@@ -213,8 +216,8 @@ static void compare_levels(WeightType type, size_t rows, size_t cols, size_t n, 
         cpu_set_level(level);
         memset(got, 0xff, n * rows * sizeof *got);
         product(got, &m, (float *)(void *)x.at, n, with_bias ? bias : NULL, &ws);
-        check(same(got, want, n * rows), "%s: %s %zux%zu, %zu vectors%s", cpu_level_name(level), type_names[type], rows, cols, n,
-              odd ? ", odd address" : "");
+        check(same(got, want, n * rows), "%s: %s %zux%zu, %zu vectors%s", cpu_level_name(level), type_names[type], rows,
+              cols, n, odd ? ", odd address" : "");
     }
     workspace_free(&ws);
     free(want);
@@ -243,7 +246,7 @@ static void test_levels(void)
     }
 }
 
-/* ---- quantised matrices ------------------------------------------------------------------------------------------------------------ */
+/* ---- quantised matrices ------------------------------------------------------------------------------------------ */
 
 static Matrix quantize(WeightType type, const Matrix *src)
 {
@@ -264,7 +267,8 @@ static void free_matrix(Matrix *m)
     free(u.memory);
 }
 
-/* The sum of squares that rounding costs a matrix, and the same for the plain 4-bit rule: scale = the largest weight / -8. */
+/* The sum of squares that rounding costs a matrix, and the same for the plain 4-bit rule: scale = the largest weight /
+ * -8. */
 static void rounding_error(const Matrix *q, const float *w, double *ours, double *plain)
 {
     float *row = allocate(q->cols * sizeof *row);
@@ -317,10 +321,11 @@ static void compare_quantized(WeightType type, size_t rows, size_t cols, size_t 
             continue;
         cpu_set_level(level);
         Matrix again = quantize(type, &src);
-        check(!memcmp(m.data, again.data, matmul_quantized_size(type, rows, cols)), "%s: storage of %s %zux%zu", cpu_level_name(level),
-              type_names[type], rows, cols);
+        check(!memcmp(m.data, again.data, matmul_quantized_size(type, rows, cols)), "%s: storage of %s %zux%zu",
+              cpu_level_name(level), type_names[type], rows, cols);
         product(got, &again, x, n, NULL, &ws);
-        check(same(got, want, n * rows), "%s: %s %zux%zu, %zu vectors", cpu_level_name(level), type_names[type], rows, cols, n);
+        check(same(got, want, n * rows), "%s: %s %zux%zu, %zu vectors", cpu_level_name(level), type_names[type], rows,
+              cols, n);
         free_matrix(&again);
     }
     free_matrix(&m);
@@ -386,8 +391,8 @@ static void test_quantized_definition(WeightType type)
                 continue;
             cpu_set_level(level);
             matmul(&(Product){&m, NULL, out, rows, false}, 1, x, 1, &ws);
-            check(i == 3 ? isfinite(out[0]) : !isfinite(out[0]), "%s, %s: input %g gives %g", type_names[type], cpu_level_name(level),
-                  (double)odd[i], (double)out[0]);
+            check(i == 3 ? isfinite(out[0]) : !isfinite(out[0]), "%s, %s: input %g gives %g", type_names[type],
+                  cpu_level_name(level), (double)odd[i], (double)out[0]);
         }
         x[40] = saved;
     }
@@ -457,8 +462,8 @@ static void test_quantized_extremes(WeightType type)
             w[64 + i * 20] = from_bits(refused[i]);
             unsigned char *storage = allocate(matmul_quantized_size(type, 2, 64));
             Matrix q = {storage, type, 2, 64};
-            check(matmul_quantize(&q, storage, &src, &bad) == -1 && bad == 1, "%s, %s: %08x: bad row %zu", type_names[type],
-                  cpu_level_name(level), (unsigned)refused[i], bad);
+            check(matmul_quantize(&q, storage, &src, &bad) == -1 && bad == 1, "%s, %s: %08x: bad row %zu",
+                  type_names[type], cpu_level_name(level), (unsigned)refused[i], bad);
             w[64 + i * 20] = 1;
             free(storage);
         }
@@ -480,12 +485,13 @@ static void test_quantized(void)
     test_quantized_accuracy();
 }
 
-/* ---- rounding to BF16, where it is allowed ---------------------------------------------------------------------------------------------- */
+/* ---- rounding to BF16, where it is allowed ----------------------------------------------------------------------- */
 
 static void test_rounding(void)
 {
     const size_t rows = 70, cols = 1000, n = 50;
-    float *x = allocate(n * cols * sizeof *x), *exact = allocate(n * rows * sizeof *exact), *rounded = allocate(n * rows * sizeof *rounded);
+    float *x = allocate(n * cols * sizeof *x), *exact = allocate(n * rows * sizeof *exact),
+          *rounded = allocate(n * rows * sizeof *rounded);
     unsigned char *w = allocate(rows * cols * 4 + 1);
     Workspace ws = workspace(cols, n);
     for (size_t i = 0; i < n * cols; i++)
@@ -508,8 +514,9 @@ static void test_rounding(void)
                     error += pow((double)exact[i] - (double)rounded[i], 2);
                     size += pow((double)exact[i], 2);
                 }
-                check(level == CPU_AVX512BF16 && vectors > 1 ? error < 1e-4 * size : error == 0, "%s, %s, %zu vectors: off by %g",
-                      cpu_level_name(level), type_names[type], vectors, sqrt(error / size));
+                check(level == CPU_AVX512BF16 && vectors > 1 ? error < 1e-4 * size : error == 0,
+                      "%s, %s, %zu vectors: off by %g", cpu_level_name(level), type_names[type], vectors,
+                      sqrt(error / size));
             }
         }
     }
@@ -521,13 +528,15 @@ static void test_rounding(void)
     free(rounded);
 }
 
-/* ---- every number of 16 bits ------------------------------------------------------------------------------------------------------------- */
+/* ---- every number of 16 bits ------------------------------------------------------------------------------------- */
 
-/* Conversions have the scalar definition's bits; products with 1 give the number back, by the last column and by a whole register. */
+/* Conversions have the scalar definition's bits; products with 1 give the number back, by the last column and by a
+ * whole register. */
 static void test_all_halves(void)
 {
     uint16_t *halves = allocate(65536 * 17 * sizeof *halves);
-    float *want = allocate(65536 * sizeof *want), *got = allocate(65536 * sizeof *got), *out = allocate(13 * 65536 * sizeof *out), x[13 * 17];
+    float *want = allocate(65536 * sizeof *want), *got = allocate(65536 * sizeof *got),
+          *out = allocate(13 * 65536 * sizeof *out), x[13 * 17];
     Workspace ws = workspace(17, 13);
     for (WeightType type = WEIGHT_BF16; type <= WEIGHT_F16; type++) {
         for (uint32_t i = 0; i < 65536; i++) {
@@ -535,8 +544,9 @@ static void test_all_halves(void)
             uint32_t exponent = i >> 10 & 31, mantissa = i & 1023;
             double value = ldexp((double)(exponent ? mantissa + 1024 : mantissa), (int)(exponent ? exponent : 1) - 25);
             want[i] = type == WEIGHT_BF16 ? from_bits(i << 16)
-                      : exponent == 31    ? from_bits((i & 0x8000) << 16 | 0x7f800000 | mantissa << 13 | (mantissa ? 0x400000 : 0))
-                                          : (float)(i & 0x8000 ? -value : value);
+                      : exponent == 31
+                          ? from_bits((i & 0x8000) << 16 | 0x7f800000 | mantissa << 13 | (mantissa ? 0x400000 : 0))
+                          : (float)(i & 0x8000 ? -value : value);
         }
         for (CpuLevel level = CPU_SCALAR; level < CPU_LEVELS; level++) {
             if (!cpu_has(level))
@@ -545,7 +555,8 @@ static void test_all_halves(void)
             for (size_t cut = 0; cut < 40; cut++) { /* every alignment and tail */
                 memset(got, 0, 65536 * sizeof *got);
                 (type == WEIGHT_BF16 ? convert_bf16 : convert_f16)(got, halves, 65536 - cut);
-                check(!memcmp(got, want, (65536 - cut) * sizeof *got), "%s: conversion from %s", cpu_level_name(level), type_names[type]);
+                check(!memcmp(got, want, (65536 - cut) * sizeof *got), "%s: conversion from %s", cpu_level_name(level),
+                      type_names[type]);
             }
             for (size_t cols = 1; cols <= 17; cols += 16)
                 for (size_t n = 1; n <= 13; n += 4) {
@@ -559,9 +570,12 @@ static void test_all_halves(void)
                     for (size_t t = 0; t < n; t++)
                         for (size_t i = 0; i < 65536; i++) {
                             float o = out[t * 65536 + i];
-                            right = right && (isfinite(want[i]) ? o == want[i] : cols > 1 || isnan(want[i]) ? isnan(o) : o == want[i]);
+                            right = right && (isfinite(want[i])            ? o == want[i]
+                                              : cols > 1 || isnan(want[i]) ? isnan(o)
+                                                                           : o == want[i]);
                         }
-                    check(right, "%s: products of %s, %zu columns, %zu vectors", cpu_level_name(level), type_names[type], cols, n);
+                    check(right, "%s: products of %s, %zu columns, %zu vectors", cpu_level_name(level),
+                          type_names[type], cols, n);
                     for (size_t i = 0; i < 65536; i++)
                         halves[i] = (uint16_t)i;
                 }
@@ -574,7 +588,7 @@ static void test_all_halves(void)
     free(out);
 }
 
-/* ---- several products of one input --------------------------------------------------------------------------------------------------------- */
+/* ---- several products of one input ------------------------------------------------------------------------------- */
 
 static void test_several_products(void)
 {
@@ -606,7 +620,8 @@ static void test_several_products(void)
             for (size_t i = 0; i < 5; i++) {
                 p[i].out = alone[i];
                 matmul(&p[i], 1, x, n, &ws);
-                check(same(together[i], alone[i], n * rows[i]), "%s: product %zu of 5, %zu vectors", cpu_level_name(level), i, n);
+                check(same(together[i], alone[i], n * rows[i]), "%s: product %zu of 5, %zu vectors",
+                      cpu_level_name(level), i, n);
                 if (types[i] >= WEIGHT_Q8)
                     free_matrix(&m[i]);
                 free(together[i]);

@@ -1,6 +1,6 @@
 /* For tests/fuzz_safetensors.py: reads files from standard input, each as a length (4 bytes, little-endian) and its
- * bytes, and answers for each "reject SENTENCE", or "accept N" and N lines: the tensor's name in hex, dtype, shape, and a
- * hash (FNV-1a) of its bytes.
+ * bytes, and answers for each "reject SENTENCE", or "accept N" and N lines: the tensor's name in hex, dtype, shape, and
+ * a hash (FNV-1a) of its bytes.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -38,8 +38,8 @@ int main(void)
         size_t n = length[0] | (size_t)length[1] << 8 | (size_t)length[2] << 16 | (size_t)length[3] << 24;
         char *bytes = malloc(n + 1);
         SafetensorsFile st = {0};
-        if (!bytes || fread(bytes, 1, n, stdin) != n || ftruncate(fd, (off_t)n) != 0
-            || pwrite(fd, bytes, n, 0) != (ssize_t)n)
+        if (!bytes || fread(bytes, 1, n, stdin) != n || ftruncate(fd, (off_t)n) != 0 ||
+            pwrite(fd, bytes, n, 0) != (ssize_t)n)
             return 1;
         if (safetensors_open(path, &st) != 0)
             printf("reject %s\n", st.error);
