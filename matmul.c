@@ -254,15 +254,17 @@ INLINE void round_lanes(Lanes *v, float low, float high)
     *v = CHOOSE(*v > low, *v, zero + low) + MAGIC;
 }
 
-/* The scales rounded to FP16, ties to even, and their inverses; 1 / 0 counts as 0. Beyond FP16's range scales are its largest. */
+/* The scales rounded to FP16, ties to even, and their inverses; 1 / 0 counts as 0. Beyond FP16's range scales are its
+ * largest. */
 INLINE void round_scales(uint16_t half[ROWS_AT_ONCE], Lanes *inverse, const Lanes *scale)
 {
     const Lanes zero = {0};
     const LaneBits sign = (LaneBits)*scale & INT32_MIN;
     Lanes a = (Lanes)((LaneBits)*scale & INT32_MAX);
     a = CHOOSE(a < 65504, a, zero + 65504);
-    LaneBits is_small = a < 0x1p-14f, normal = ((LaneBits)a + 0xfff + ((LaneBits)a >> 13 & 1)) >> 13; /* ten bits of mantissa */
-    Lanes small = a + 0.5f;                                                                             /* multiples of 2^-24 */
+    LaneBits is_small = a < 0x1p-14f,
+             normal = ((LaneBits)a + 0xfff + ((LaneBits)a >> 13 & 1)) >> 13; /* ten bits of mantissa */
+    Lanes small = a + 0.5f;                                                  /* multiples of 2^-24 */
     LaneBits bits = (is_small & ((LaneBits)small - (LaneBits)(zero + 0.5f))) | (~is_small & (normal - (112 << 10)));
     a = CHOOSE(is_small, small - 0.5f, (Lanes)(normal << 13));
     *inverse = CHOOSE(a == 0, zero, 1 / (Lanes)((LaneBits)a | sign));
@@ -301,12 +303,13 @@ INLINE void quantize_q8(LaneBits out[GROUP / 4], uint16_t half[ROWS_AT_ONCE], co
     }
 }
 
-/* Q4 of a group. The largest weight is tried as each of `ends`, -8 being what it plainly would be. The whole numbers q that one try
- * gives are matched best by the scale sum(w q) / sum(q q), and that try is best which makes sum(w q)^2 / sum(q q) largest: the
- * squares of what is left add up to sum(w w) less that. Sums are of even k and of odd k, then of both. */
+/* Q4 of a group. The largest weight is tried as each of `ends`, -8 being what it plainly would be. The whole numbers q
+ * that one try gives are matched best by the scale sum(w q) / sum(q q), and that try is best which makes sum(w q)^2 /
+ * sum(q q) largest: the squares of what is left add up to sum(w w) less that. Sums are of even k and of odd k, then of
+ * both. */
 INLINE void quantize_q4(LaneBits out[GROUP / 8], uint16_t half[ROWS_AT_ONCE], const Lanes w[GROUP], const Lanes *most)
 {
-    static const float ends[] = {-8.8f, -8.4f, -8, -7.6f, -7.2f, -6.8f, 7.2f, 6.8f};
+    static const float ends[] = {-8.8f, -8.4f, -8, -7.6f, 7.2f, 6.8f};
     const Lanes zero = {0};
     Lanes scale = *most / -8, inverse, best = zero;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
@@ -314,7 +317,10 @@ INLINE void quantize_q4(LaneBits out[GROUP / 8], uint16_t half[ROWS_AT_ONCE], co
         inverse = ends[i] / *most;
         for (size_t k = 0; k < GROUP; k++) {
             Lanes v = w[k] * inverse;
-            round_lanes(&v, -8, 7);
+            if (ends[i] < 0)
+                round_lanes(&v, -8, 7);
+            else
+                v += MAGIC; /* is within +-7 */
             v -= MAGIC;
             wq[k % 2] += w[k] * v;
             qq[k % 2] += v * v;
