@@ -34,7 +34,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "matmul_kernels.h"
 
@@ -526,12 +525,12 @@ static size_t align_up(size_t n)
     return (n + 63) / 64 * 64;
 }
 
-/* A thread's own: the running sums of a tile, and (for pairs) a panel of rows made BF16, by way of float32. */
+/* A thread's own: the running sums of a tile, one row as float32, and a panel of rows as BF16. */
 #define SUMS_BYTES (sizeof(float) * PANEL_ROWS * TILE_TOKENS * LANES)
 
 static size_t thread_bytes(size_t cols)
 {
-    return SUMS_BYTES + (kernels()->pairs ? align_up(PANEL_ROWS * cols * sizeof(float)) : 0);
+    return SUMS_BYTES + align_up(cols * sizeof(float)) + align_up(PANEL_ROWS * cols * sizeof(uint16_t));
 }
 
 /* n vectors rounded: up to 2 bytes a number, and for each group a scale and a sum. */
@@ -540,9 +539,6 @@ static size_t inputs_bytes(size_t n, size_t cols)
     return align_up(2 * n * cols) + 2 * align_up(4 * n * (cols / GROUP));
 }
 
-/* The processor finds its way faster in pages of 2 MiB; it is a wish, and no matter if it isn't granted. */
-#define HUGE_PAGE ((size_t)2 << 20)
-
 int workspace_init(Workspace *ws, size_t max_cols, size_t max_n, size_t head_dim, size_t group, char err[512])
 {
     size_t threads = (size_t)threads_count();
@@ -550,12 +546,8 @@ int workspace_init(Workspace *ws, size_t max_cols, size_t max_n, size_t head_dim
     size_t size = threads * thread_bytes(max_cols) + inputs_bytes(max_n, max_cols);
     size = align_up(size > attention ? size : attention);
     *ws = (Workspace){0};
-    if (posix_memalign(&ws->memory, size < HUGE_PAGE ? 64 : HUGE_PAGE, size))
+    if (posix_memalign(&ws->memory, 64, size))
         return fail(err, "out of memory for a workspace of %zu bytes", size);
-#ifdef MADV_HUGEPAGE
-    if (size >= HUGE_PAGE)
-        madvise(ws->memory, size, MADV_HUGEPAGE);
-#endif
     ws->size = size;
     return 0;
 }
@@ -640,25 +632,33 @@ static void float_tile(const Job *j, const Piece *b, DotsKernel *kernel, const u
     finish(b, tile, stride, row, rows);
 }
 
-/* ready: the panel has been made BF16 already. */
+/* The piece's rows as BF16 in the thread's panel; ready: they are there already. */
+static const unsigned char *narrow_rows(const Job *j, const Piece *b, unsigned char *scratch, bool ready)
+{
+    float *row = (float *)(void *)(scratch + SUMS_BYTES);
+    uint16_t *panel = (uint16_t *)(void *)(scratch + SUMS_BYTES + align_up(j->cols * sizeof *row));
+    for (size_t r = b->begin; r < b->end && !ready; r++) {
+        widen(row, b->p->w, r, 0, j->cols);
+        j->kernels->narrow(panel + (r - b->begin) * j->cols, row, j->cols);
+    }
+    return (unsigned char *)panel;
+}
+
 static void floats(const Job *j, const Piece *b, unsigned char *scratch, bool ready)
 {
     const Matrix *w = b->p->w;
-    float *sums = (float *)(void *)scratch, *panel = (float *)(void *)(scratch + SUMS_BYTES);
+    float *sums = (float *)(void *)scratch;
     if (j->narrow && !j->few && w->type != WEIGHT_BF16) {
-        size_t n = (b->end - b->begin) * w->cols;
-        if (!ready) {
-            widen(panel, w, b->begin, 0, n);
-            j->kernels->narrow((uint16_t *)(void *)panel, panel, n);
-        }
-        float_tile(j, b, j->kernels->pairs, scratch + SUMS_BYTES, 2, b->begin, b->end - b->begin, sums);
+        const unsigned char *panel = narrow_rows(j, b, scratch, ready);
+        float_tile(j, b, j->kernels->pairs, panel, sizeof(uint16_t), b->begin, b->end - b->begin, sums);
         return;
     }
     DotsKernel *kernel = j->narrow && w->type == WEIGHT_BF16 ? j->kernels->pairs : j->kernels->dots[w->type];
     size_t most = TILE_TOKENS * PANEL_ROWS / b->n / 4 * 4, bytes = element_bytes(w->type);
-    for (size_t row = b->begin; row < b->end; row += most)
-        float_tile(j, b, kernel, (const unsigned char *)w->data + row * w->cols * bytes, bytes, row,
-                   b->end - row < most ? b->end - row : most, sums);
+    for (size_t row = b->begin; row < b->end; row += most) {
+        const unsigned char *from = (const unsigned char *)w->data + row * w->cols * bytes;
+        float_tile(j, b, kernel, from, bytes, row, b->end - row < most ? b->end - row : most, sums);
+    }
 }
 
 static void quantized(const Job *j, const Piece *b)

@@ -678,6 +678,7 @@ static const Kernels avx512vnni = {
     .cut = 928,
 };
 
+/* Without VNNI, 512 bits gain nothing over 256 for bytes. */
 static const Kernels avx512 = {
     .dots = {dots512_f32, dots512_bf16, dots512_f16},
     .q8 = q8_256,
