@@ -199,6 +199,18 @@ static void bench_quantize(WeightType type, const char *name, unsigned char *mem
            1e3 * least(t, REPEATS) * 494 / (151936 * 896 / 1e6));
 }
 
+/* Memory in huge pages where the system offers them. */
+static unsigned char *pages(size_t size)
+{
+    const size_t huge = (size_t)2 << 20;
+    unsigned char *p = mmap(NULL, size + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    p += (huge - (uintptr_t)p % huge) % huge;
+    madvise(p, size, MADV_HUGEPAGE);
+    return p;
+}
+
 int main(int argc, char **argv)
 {
     char err[512];
@@ -209,14 +221,14 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", err);
         return 1;
     }
-    unsigned char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *memory = pages(size);
+    float *x = (float *)(void *)pages(most_n * 4864 * sizeof *x);
+    float *out = (float *)(void *)pages(most_n * 2 * 4864 * sizeof *out);
     Workspace ws;
-    float *x = malloc(most_n * 4864 * sizeof *x), *out = malloc(most_n * 2 * 4864 * sizeof *out);
-    if (memory == MAP_FAILED || !x || !out || workspace_init(&ws, 4864, most_n, 64, 7, err)) {
+    if (!memory || !x || !out || workspace_init(&ws, 4864, most_n, 64, 7, err)) {
         fprintf(stderr, "out of memory\n");
         return 1;
     }
-    madvise(memory, size, MADV_HUGEPAGE);
     memset(memory, 0x3c, size);
     for (size_t i = 0; i < most_n * 4864; i++)
         x[i] = (float)(i % 251) / 251 - 0.5f;
@@ -237,6 +249,12 @@ int main(int argc, char **argv)
                 bench_decode((WeightType)type, names[type], memory, n, x, out, &ws);
             for (size_t n = 16; n <= most_n; n *= 2)
                 bench_prefill((WeightType)type, names[type], memory, n, x, out, &ws, peak);
+            matmul_allow_rounding(true);
+            if (level == CPU_AVX512BF16 && type <= WEIGHT_F16) {
+                printf("  with inputs rounded to BF16:\n");
+                bench_prefill((WeightType)type, names[type], memory, most_n, x, out, &ws, peak);
+            }
+            matmul_allow_rounding(false);
         }
     }
     return 0;
