@@ -84,13 +84,11 @@ static double fma_peak(CpuLevel level)
 /* One word of each cache line: that asks for the whole line, and for as many at once as the core can wait for. */
 static void read_memory(void *context, size_t begin, size_t end, int thread)
 {
-    const volatile uint64_t *p = (const volatile uint64_t *)context;
+    const unsigned char *p = context;
     (void)thread;
-    for (size_t i = begin * 32; i < end * 32; i += 32) {
-        (void)p[i];
-        (void)p[i + 8];
-        (void)p[i + 16];
-        (void)p[i + 24];
+    for (size_t i = begin * 64; i < end * 64; i += 64) {
+        __builtin_prefetch(p + i + 4096);
+        (void)*(const volatile uint64_t *)(const void *)(p + i);
     }
 }
 
@@ -98,7 +96,7 @@ static void read_memory(void *context, size_t begin, size_t end, int thread)
 static double read_seconds(unsigned char *memory, size_t size)
 {
     double t = now();
-    threads_for(size / 256, 4096, read_memory, memory);
+    threads_for(size / 64, 1 << 18, read_memory, memory);
     return now() - t;
 }
 
