@@ -614,6 +614,9 @@ static void float_tile(const Job *j, const Piece *b, DotsKernel *kernel, const u
     bool pairs = kernel == j->kernels->pairs;
     size_t cols = j->cols, cut = j->few ? cols : cut_columns(cols, j->kernels->cut * (pairs ? 2 : 1)),
            stride = (rows + 3) / 4 * 4;
+    for (size_t i = 0; i < b->n && !j->few; i++) /* where the results go is asked for in time */
+        for (size_t r = 0; r < rows; r += 64 / sizeof(float))
+            __builtin_prefetch(b->p->out + (b->t + i) * b->p->out_stride + row + r, 1);
     for (size_t k = 0; k < cols; k += cut) {
         const void *x = pairs ? (const void *)(j->narrow + b->t * cols + k) : (const void *)(j->x + b->t * cols + k);
         kernel(&(Dots){.w = from + k * bytes,
