@@ -61,7 +61,7 @@ void matmul_row(float *out, const Matrix *w, size_t row);
 
 /* Conversions of n numbers at any address; in vectors where the CPU can, the same bits everywhere. */
 void convert_bf16(float *out, const void *in, size_t n); /* bits << 16 */
-void convert_f16(float *out, const void *in, size_t n);  /* subnormals, infinities; a NaN keeps its payload, made quiet */
+void convert_f16(float *out, const void *in, size_t n);  /* subnormals, infinities; a NaN keeps its payload, quiet */
 
 /* out[i] = x[i] * (1 / sqrt(mean of squares + eps)) * weight[i], one vector. The squares are summed as a dot product
  * is. */
