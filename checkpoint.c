@@ -280,6 +280,26 @@ char *checkpoint_read_file(const char *path, size_t limit, size_t *length, char 
     return text;
 }
 
+static const SafetensorsTensor *find_tensor(const Checkpoint *c, const char *name)
+{
+    size_t length = strlen(name);
+    for (size_t i = 0; i < checkpoint_tensor_count(c); i++) {
+        const SafetensorsTensor *t = checkpoint_tensor(c, i);
+        if (t->name_length == length && memcmp(t->name, name, length) == 0)
+            return t;
+    }
+    return NULL;
+}
+
+/* Tied by config.json, and yet with another lm_head.weight: the reference then takes that head. */
+static bool has_other_head(const Checkpoint *c)
+{
+    const SafetensorsTensor *head = find_tensor(c, "lm_head.weight");
+    const SafetensorsTensor *table = head ? find_tensor(c, "model.embed_tokens.weight") : NULL;
+    return table && (head->dtype != table->dtype || head->length != table->length ||
+                     memcmp(safetensors_data(head), safetensors_data(table), (size_t)head->length) != 0);
+}
+
 int checkpoint_read_config(const Checkpoint *c, Config *config, char err[512])
 {
     Shown shown;
@@ -295,6 +315,8 @@ int checkpoint_read_config(const Checkpoint *c, Config *config, char err[512])
         fail(err, "%s is missing, which tells the model's sizes; ./download.sh fetches it", show(path, shown));
     if (text)
         result = config_parse(config, text, length, show(path, shown), err);
+    if (result == 0 && config->tie_word_embeddings && has_other_head(c))
+        config->tie_word_embeddings = false;
     free(text);
     free(path);
     return result;
@@ -677,4 +699,14 @@ size_t checkpoint_tensor_count(const Checkpoint *c)
 const SafetensorsTensor *checkpoint_tensor(const Checkpoint *c, size_t i)
 {
     return &c->st.tensors[i];
+}
+
+size_t checkpoint_file_count(const Checkpoint *c)
+{
+    return c->st.n_shards ? c->st.n_shards : 1;
+}
+
+const SafetensorsFile *checkpoint_file(const Checkpoint *c, size_t i)
+{
+    return c->st.n_shards ? &c->st.shards[i] : &c->st;
 }

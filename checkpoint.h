@@ -26,9 +26,14 @@ char *checkpoint_directory(const char *model, char err[512]);
 size_t checkpoint_tensor_count(const Checkpoint *c);
 const SafetensorsTensor *checkpoint_tensor(const Checkpoint *c, size_t i);
 
+/* Its files: the one, or the shards. i < checkpoint_file_count(). */
+size_t checkpoint_file_count(const Checkpoint *c);
+const SafetensorsFile *checkpoint_file(const Checkpoint *c, size_t i);
+
 /* Reads a whole text file (fresh, NUL-terminated, *length without the NUL); at most limit bytes. */
 char *checkpoint_read_file(const char *path, size_t limit, size_t *length, char err[512]);
-/* config.json of the folder, checked. */
+/* config.json of the folder, checked. A tied model whose file has an lm_head.weight that is not the embedding is not tied:
+ * tie_word_embeddings is false then. */
 int checkpoint_read_config(const Checkpoint *c, Config *config, char err[512]);
 
 /* What a file that is no safetensors is, by its first bytes: "a Git LFS pointer; get the file with ..." or NULL. */

@@ -432,12 +432,12 @@ static int undo_files(EditFile *files, size_t n, char err[512])
 
 int edit_undo(const Checkpoint *c, size_t *undone, char err[512])
 {
-    size_t n = 0, all = model_file_count(c);
+    size_t n = 0, all = checkpoint_file_count(c);
     EditFile *files = calloc(all, sizeof *files);
     int status = files ? 0 : fail(err, "%s: not enough memory for %zu files", c->argument, all);
     *undone = 0;
     for (size_t i = 0; status == 0 && i < all; i++) {
-        int found = find_journal(&files[n], model_file(c, i), err);
+        int found = find_journal(&files[n], checkpoint_file(c, i), err);
         if (found == 1)
             close_file(&files[n]);
         else

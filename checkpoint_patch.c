@@ -320,7 +320,7 @@ typedef struct {
 
 static const JsonValue *metadata_of(const Checkpoint *patch, const char *key)
 {
-    return json_get(json_get(model_file(patch, 0)->header, "__metadata__"), key);
+    return json_get(json_get(checkpoint_file(patch, 0)->header, "__metadata__"), key);
 }
 
 static int check_format(const Checkpoint *patch, char err[512])

@@ -33,16 +33,6 @@ __attribute__((format(printf, 2, 3))) static int fail(char err[512], const char 
     return -1;
 }
 
-size_t model_file_count(const Checkpoint *c)
-{
-    return c->st.n_shards ? c->st.n_shards : 1;
-}
-
-const SafetensorsFile *model_file(const Checkpoint *c, size_t i)
-{
-    return c->st.n_shards ? &c->st.shards[i] : &c->st;
-}
-
 bool tensor_layer(const SafetensorsTensor *t, uint64_t *layer)
 {
     size_t begin = 0;
@@ -260,7 +250,7 @@ static void free_plan(Plan *p)
 
 static int start_plan(Plan *p, const Checkpoint *c, char err[512])
 {
-    size_t n = checkpoint_tensor_count(c), files = model_file_count(c);
+    size_t n = checkpoint_tensor_count(c), files = checkpoint_file_count(c);
     *p = (Plan){.checkpoint = c,
                 .n = n,
                 .n_metadata = files,
@@ -272,7 +262,7 @@ static int start_plan(Plan *p, const Checkpoint *c, char err[512])
     for (size_t i = 0; i < n; i++)
         p->tensors[i] = checkpoint_tensor(c, i);
     for (size_t i = 0; i < files; i++)
-        p->metadata[i] = json_get(model_file(c, i)->header, "__metadata__");
+        p->metadata[i] = json_get(checkpoint_file(c, i)->header, "__metadata__");
     p->n_shards = 1;
     p->first[1] = n;
     return 0;
@@ -322,8 +312,8 @@ static int check_target(const Checkpoint *c, const char *path, char err[512])
 {
     char *part = disk_name(path, ".part");
     int status = part ? 0 : fail(err, "%s: not enough memory", path);
-    for (size_t i = 0; status == 0 && i < model_file_count(c); i++) {
-        const char *input = model_file(c, i)->path;
+    for (size_t i = 0; status == 0 && i < checkpoint_file_count(c); i++) {
+        const char *input = checkpoint_file(c, i)->path;
         if (disk_same(path, input) || disk_same(part, input))
             status = fail(err, "%s is the same file as the input %s", path, input);
     }

@@ -34,10 +34,6 @@ int shards_split(const Checkpoint *c, const char *directory, uint64_t max_bytes,
 /* All tensors of c in the one file path, which must not exist. */
 int shards_merge(const Checkpoint *c, const char *path, DiskProgress *progress, void *context, char err[512]);
 
-/* A checkpoint's files: itself, or its shards. */
-size_t model_file_count(const Checkpoint *c);
-const SafetensorsFile *model_file(const Checkpoint *c, size_t i);
-
 /* The layer that a tensor's name tells: the first part between dots that is a number. False if there is none. */
 bool tensor_layer(const SafetensorsTensor *t, uint64_t *layer);
 

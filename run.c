@@ -75,9 +75,9 @@ int cmd_info(int argc, char **argv)
     arguments_at_most(count, 1, argv);
     Checkpoint c;
     open_checkpoint(&c, count ? argv[1] : common.model);
-    size_t files = c.st.n_shards ? c.st.n_shards : 1, found = 0;
-    for (size_t i = 0; i < files && !common.quiet; i++)
-        info_warnings(c.st.n_shards ? &c.st.shards[i] : &c.st);
+    size_t found = 0;
+    for (size_t i = 0; i < checkpoint_file_count(&c) && !common.quiet; i++)
+        info_warnings(checkpoint_file(&c, i));
     for (size_t i = 0; i < checkpoint_tensor_count(&c); i++)
         found += name_matches(find, checkpoint_tensor(&c, i)->name, checkpoint_tensor(&c, i)->name_length);
     if (find && !found)

@@ -349,7 +349,6 @@ typedef struct {
     SafetensorsFile *st;
     TransformerWeights *w;
     size_t n_layers;
-    bool own_head; /* not the embedding */
     Load *loads;
     size_t n;
     uint64_t used;  /* bytes of the storage; no overflow: the files fit the address space, a number at most doubles */
@@ -460,21 +459,7 @@ static int add_all(Loader *l, const Config *c)
         load_layered(l, "mlp.down_proj.weight", dim, hidden, &w->down_proj, w->down) ||
         add_weight(l, "model.norm.weight", -1, dim, 0, &w->norm, NULL))
         return -1;
-    return l->own_head ? add_weight(l, "lm_head.weight", -1, vocab, dim, &w->lm_head, &w->head) : 0;
-}
-
-/* Whether the head is a matrix of its own. A tied model whose file has another head all the same uses that one, as the
- * reference does. */
-static bool has_own_head(SafetensorsFile *st, const Config *c)
-{
-    SafetensorsTensor head = {0}, table = {0};
-    if (!c->tie_word_embeddings)
-        return true;
-    if (safetensors_find(st, "lm_head.weight", &head) != 0 ||
-        safetensors_find(st, "model.embed_tokens.weight", &table) != 0)
-        return false;
-    return head.dtype != table.dtype || head.length != table.length ||
-           memcmp(safetensors_data(&head), safetensors_data(&table), (size_t)head.length) != 0;
+    return c->tie_word_embeddings ? 0 : add_weight(l, "lm_head.weight", -1, vocab, dim, &w->lm_head, &w->head);
 }
 
 /* The matrices of all layers, and the list of tensors: three outside of the layers, twelve in each. */
@@ -549,16 +534,16 @@ static int run_loads(Loader *l)
  * model.norm.weight                                norm                         [dim]
  * lm_head.weight                                   lm_head                      [vocab][dim]
  *
- * With tie_word_embeddings the head is the embedding, unless lm_head.weight is another. Each matrix has a Matrix as
+ * With tie_word_embeddings the head is the embedding, even if there is an lm_head.weight. Each matrix has a Matrix as
  * well, which is all that there is of it in the modes that keep no FP32 copy. */
 int safetensors_load_weights(SafetensorsFile *st, const Config *cfg, TransformerWeights *w)
 {
-    Loader l = {.st = st, .w = w, .n_layers = cfg->n_layers, .own_head = has_own_head(st, cfg)};
+    Loader l = {.st = st, .w = w, .n_layers = cfg->n_layers};
     int result = allocate_lists(&l) == 0 && add_all(&l, cfg) == 0 && allocate_storage(&l) == 0 ? run_loads(&l) : -1;
     free(l.loads);
     if (result != 0)
         safetensors_free_weights(w);
-    else if (!l.own_head) {
+    else if (cfg->tie_word_embeddings) {
         w->lm_head = w->token_embedding_table;
         w->head = w->embedding;
     }

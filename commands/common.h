@@ -186,7 +186,7 @@ typedef struct {
 void session_open(Session *s, bool need_tokenizer, bool all_logits);
 void session_close(Session *s);
 /* The kernels that RUN_ISA names, and the threads of --threads or of the machine; dies. session_open() does it. */
-void start_kernels(void);
+void start_pool(void);
 Tokenizer *open_tokenizer(void); /* of -m, without weights; dies on failure */
 /* Opens the weights that model names (NULL: the default) without loading them; dies. */
 void open_checkpoint(Checkpoint *c, const char *model);

@@ -289,8 +289,8 @@ static void commit(Edit *e, int status, bool dry, char err[512])
 /* The hub's cache is read only: a blob is the file of every snapshot that links to it, and is named by its hash. */
 static void refuse_cache(const Checkpoint *c)
 {
-    for (size_t i = 0; i < model_file_count(c); i++) {
-        char *real = realpath(model_file(c, i)->path, NULL);
+    for (size_t i = 0; i < checkpoint_file_count(c); i++) {
+        char *real = realpath(checkpoint_file(c, i)->path, NULL);
         if (real && strstr(real, "/blobs/"))
             die(EXIT_FAILED, "%s belongs to the Hugging Face cache, which is only read; edit a copy", real);
         free(real);

@@ -47,13 +47,13 @@ typedef struct {
 
 static Hashes hash_all(const Checkpoint *c)
 {
-    Hashes h = {.checkpoint = c, .n_files = model_file_count(c), .n_tensors = checkpoint_tensor_count(c)};
+    Hashes h = {.checkpoint = c, .n_files = checkpoint_file_count(c), .n_tensors = checkpoint_tensor_count(c)};
     Sha256Task *tasks = must(calloc(h.n_files + h.n_tensors, sizeof *tasks));
     h.files = must(calloc(h.n_files, sizeof *h.files));
     h.tensors = must(calloc(h.n_tensors + 1, sizeof *h.tensors));
     h.entries = must(calloc(h.n_tensors + 1, sizeof *h.entries));
     for (size_t i = 0; i < h.n_files; i++)
-        tasks[i] = (Sha256Task){model_file(c, i)->mapped, model_file(c, i)->mapped_size, h.files[i]};
+        tasks[i] = (Sha256Task){checkpoint_file(c, i)->mapped, checkpoint_file(c, i)->mapped_size, h.files[i]};
     for (size_t i = 0; i < h.n_tensors; i++) {
         h.entries[i] = checkpoint_tensor(c, i);
         tasks[h.n_files + i] = (Sha256Task){safetensors_data(h.entries[i]), h.entries[i]->length, h.tensors[i]};
@@ -104,7 +104,7 @@ static void print_hashes(const Hashes *h)
     char hex[65];
     size_t i = 0;
     for (size_t f = 0; f < h->n_files; f++) {
-        const SafetensorsFile *st = model_file(h->checkpoint, f);
+        const SafetensorsFile *st = checkpoint_file(h->checkpoint, f);
         sha256_hex(h->files[f], hex);
         print_file_line(hex, st->path);
         for (; i < h->n_tensors && h->entries[i]->file == st; i++) {
@@ -125,7 +125,7 @@ static void write_hashes(const Hashes *h)
     model_fingerprint(h, hex);
     printf("{\"fingerprint\":\"%s\",\"files\":[", hex);
     for (size_t f = 0; f < h->n_files; f++) {
-        const SafetensorsFile *st = model_file(h->checkpoint, f);
+        const SafetensorsFile *st = checkpoint_file(h->checkpoint, f);
         const char *between = "";
         sha256_hex(h->files[f], hex);
         printf("%s{\"file\":", f ? "," : "");

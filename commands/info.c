@@ -10,16 +10,6 @@
 
 #include "../threads.h"
 
-static size_t file_count(const Checkpoint *c)
-{
-    return c->st.n_shards ? c->st.n_shards : 1;
-}
-
-static const SafetensorsFile *file_at(const Checkpoint *c, size_t i)
-{
-    return c->st.n_shards ? &c->st.shards[i] : &c->st;
-}
-
 static uint64_t parameters_of(const SafetensorsFile *f)
 {
     uint64_t n = 0;
@@ -152,8 +142,8 @@ static void print_path(const char *path)
 
 static void print_files(const Checkpoint *c)
 {
-    for (size_t i = 0; i < file_count(c); i++) {
-        const SafetensorsFile *f = file_at(c, i);
+    for (size_t i = 0; i < checkpoint_file_count(c); i++) {
+        const SafetensorsFile *f = checkpoint_file(c, i);
         const char *slash = strrchr(f->path, '/'), *name = slash ? slash + 1 : f->path;
         printf("file            ");
         print_escaped(stdout, name, strlen(name));
@@ -166,9 +156,9 @@ void info_summary(const Checkpoint *c)
 {
     uint64_t bytes = 0, parameters = 0;
     char size[32];
-    for (size_t i = 0; i < file_count(c); i++) {
-        bytes += file_at(c, i)->mapped_size;
-        parameters += parameters_of(file_at(c, i));
+    for (size_t i = 0; i < checkpoint_file_count(c); i++) {
+        bytes += checkpoint_file(c, i)->mapped_size;
+        parameters += parameters_of(checkpoint_file(c, i));
     }
     print_path(c->st.n_shards ? c->index_path ? c->index_path : c->argument : c->st.path);
     printf("%s       %llu bytes", c->st.n_shards ? "all files" : "file size", (unsigned long long)bytes);
@@ -179,8 +169,8 @@ void info_summary(const Checkpoint *c)
         printf("header length   %zu\ndata starts at  %zu\n", c->st.header_len, 8 + c->st.header_len);
     printf("tensors         %zu\nparameters      %llu\n", checkpoint_tensor_count(c), (unsigned long long)parameters);
     print_dtypes(c);
-    for (size_t i = 0; i < file_count(c) && i < 1; i++)
-        print_metadata(file_at(c, i));
+    for (size_t i = 0; i < checkpoint_file_count(c) && i < 1; i++)
+        print_metadata(checkpoint_file(c, i));
 }
 
 /* ---- map --------------------------------------------------------------------------------------------------------- */
@@ -528,9 +518,9 @@ static void write_model_json(const Checkpoint *c, const char *find)
     json_write_string(stdout, c->argument ? c->argument : c->directory,
                       strlen(c->argument ? c->argument : c->directory));
     printf(",\"files\":[");
-    for (size_t i = 0; i < file_count(c); i++) {
+    for (size_t i = 0; i < checkpoint_file_count(c); i++) {
         printf("%s", i ? "," : "");
-        write_file_json(file_at(c, i), find);
+        write_file_json(checkpoint_file(c, i), find);
     }
     printf("],\"config\":");
     write_config_json(c);
@@ -557,7 +547,7 @@ void info_json(const Checkpoint *c, const char *find)
     if (c->from_directory) {
         write_model_json(c, find);
     } else {
-        write_file_json(file_at(c, 0), find);
+        write_file_json(checkpoint_file(c, 0), find);
         putchar('\n');
     }
 }

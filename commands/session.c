@@ -45,8 +45,8 @@ static char *model_path(const char *model)
 static void warn_of_edits(const Checkpoint *c)
 {
     char sentence[512];
-    for (size_t i = 0; i < (c->st.n_shards ? c->st.n_shards : 1); i++)
-        if (edit_pending((c->st.n_shards ? &c->st.shards[i] : &c->st)->path, sentence))
+    for (size_t i = 0; i < checkpoint_file_count(c); i++)
+        if (edit_pending(checkpoint_file(c, i)->path, sentence))
             warn("%s", sentence);
 }
 
@@ -241,18 +241,15 @@ static void touch_weights(const Session *s, TokenizerLoad *load)
 
 /* ---- session ----------------------------------------------------------------------------------------------------- */
 
-void start_kernels(void)
+void start_pool(void)
 {
     char err[512];
     if (cpu_level_from_environment(err))
         die(EXIT_USAGE, "%s", err);
     if (common.threads > 1024)
         usage_error("--threads: %zu is more than 1024", common.threads);
-    if (!cpu_exact_fma())
-        notice("this CPU or build has no fused multiply-add: results are right, but slow");
     if (threads_start(common.threads ? (int)common.threads : cpu_cores_usable(), err))
         die(EXIT_FAILED, "%s", err);
-    matmul_allow_rounding(common.fast);
 }
 
 /* Logits of a whole block are kept below this. */
@@ -287,7 +284,10 @@ void session_open(Session *s, bool need_tokenizer, bool all_logits)
     char err[512];
     WeightMode mode = wanted_mode();
     *s = (Session){0};
-    start_kernels();
+    start_pool();
+    if (!cpu_exact_fma())
+        notice("this CPU or build has no fused multiply-add: results are right, but slow");
+    matmul_allow_rounding(common.fast);
     open_checkpoint(&s->checkpoint, common.model);
     if (checkpoint_read_config(&s->checkpoint, &s->model.config, err))
         die(EXIT_FAILED, "%s", err);

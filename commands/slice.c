@@ -22,17 +22,6 @@
 
 /* ---- shared ------------------------------------------------------------------------------------------------------ */
 
-void start_pool(void)
-{
-    char err[512];
-    if (cpu_level_from_environment(err))
-        die(EXIT_USAGE, "%s", err);
-    if (common.threads > 1024)
-        usage_error("--threads: %zu is more than 1024", common.threads);
-    if (threads_start(common.threads ? (int)common.threads : cpu_cores_usable(), err))
-        die(EXIT_FAILED, "%s", err);
-}
-
 void prepare_writing(void)
 {
     catch_interrupts();
@@ -497,8 +486,8 @@ static void write_npy(const Checkpoint *c, const Slice *s, const char *path)
 {
     OutFile out;
     char err[512];
-    for (size_t i = 0; i < model_file_count(c); i++)
-        if (disk_same(path, model_file(c, i)->path))
+    for (size_t i = 0; i < checkpoint_file_count(c); i++)
+        if (disk_same(path, checkpoint_file(c, i)->path))
             die(EXIT_FAILED, "--npy: %s is a file of the model itself", path);
     out_open(&out, path);
     if (slice_write_npy(s, out.f, err) != 0)

@@ -32,8 +32,6 @@ void print_tensor(const SafetensorsTensor *t);
 SafetensorsTensor find_tensor(Checkpoint *c, const char *name);
 void parse_slice(Slice *s, const char *spec, const SafetensorsTensor *t);  /* dies */
 void print_index(FILE *out, const SafetensorsTensor *t, uint64_t element); /* [3, 17] */
-/* Starts the threads of --threads or of the machine. */
-void start_pool(void);
 /* Before files are written: Ctrl-C is noted, and a file-size limit is an error like a full disk. */
 void prepare_writing(void);
 

@@ -512,6 +512,42 @@ static void test_reading(void)
     checkpoint_close(&c);
 }
 
+/* One byte of embedding, and of the head that a tied model has all the same: another one is a head of its own. */
+static void test_tied_head(void)
+{
+    static const struct {
+        const char *rest, *data; /* the header after the embedding's entry; the bytes */
+        bool tied;
+    } cases[] = {
+        {"}", "a", true},
+        {",\"lm_head.weight\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", "aa", true},
+        {",\"lm_head.weight\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", "ab", false},
+        {",\"lm_head.weight\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[1,2]}}", "aa", false},
+    };
+    make_folders(at("tied"));
+    put_text(at("tied/config.json"),
+             "{\"architectures\":[\"Qwen2ForCausalLM\"],\"hidden_size\":64,\"intermediate_size\":8,"
+             "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":10,"
+             "\"tie_word_embeddings\":true}");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char bytes[512] = {0}, err[512];
+        int header = snprintf(bytes + 8, sizeof bytes - 8,
+                              "{\"model.embed_tokens.weight\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}%s",
+                              cases[i].rest);
+        int all = snprintf(bytes + 8 + header, sizeof bytes - 8 - (size_t)header, "%s", cases[i].data) + 8 + header;
+        bytes[0] = (char)(header & 255);
+        bytes[1] = (char)(header >> 8);
+        put_bytes(at("tied/model.safetensors"), bytes, (size_t)all);
+        Checkpoint c;
+        Config config;
+        check(checkpoint_open(&c, at("tied"), false, err) == 0 && checkpoint_read_config(&c, &config, err) == 0, "%s",
+              err);
+        check(config.tie_word_embeddings == cases[i].tied, "case %zu", i);
+        config_free(&config);
+        checkpoint_close(&c);
+    }
+}
+
 /* ---- the default model ---- */
 
 /* What checkpoint_default() says in a copy of this program at `program`, started in `folder`: run with an environment
@@ -620,6 +656,7 @@ int main(void)
     test_bad_indexes();
     test_wrong_files();
     test_reading();
+    test_tied_head();
     test_default();
     if (golden && *golden)
         test_golden(golden);
