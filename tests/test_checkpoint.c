@@ -531,9 +531,8 @@ static void test_tied_head(void)
              "\"tie_word_embeddings\":true}");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char bytes[512] = {0}, err[512];
-        int header = snprintf(bytes + 8, sizeof bytes - 8,
-                              "{\"model.embed_tokens.weight\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}%s",
-                              cases[i].rest);
+        int header = snprintf(bytes + 8, sizeof bytes - 8, "{\"model.embed_tokens.weight\":%s%s",
+                              "{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}", cases[i].rest);
         int all = snprintf(bytes + 8 + header, sizeof bytes - 8 - (size_t)header, "%s", cases[i].data) + 8 + header;
         bytes[0] = (char)(header & 255);
         bytes[1] = (char)(header >> 8);
