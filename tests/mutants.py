@@ -1,28 +1,45 @@
-"""Do the tests notice when the code is wrong? Operators and constants of json.c, safetensors*.c and tokenizer.c are
-changed, one at a time, and the room's tests run: the share that fails is printed, and what no test noticed.
+"""Do the tests notice when the code is wrong? Operators and constants are changed, one at a time, and the room's own
+tests run: how many fail is printed, and each change that no test noticed.
 
-    python3 tests/mutants.py [COUNT [FILE..]]      COUNT changes of each file, chosen by chance (100); 0: all
+    python3 tests/mutants.py [COUNT] [FILE..]
 
-With GOLDEN=DIR the tests use the larger reference data, too. An unnoticed change is not always a fault of the tests:
-some make no difference (a buffer that grows earlier), or only to the wording of a message.
+COUNT changes of each FILE are chosen by chance, SEED=N choosing others; "all" tries every one. Default: $MUTANTS or 40, of
+all files of ROOMS. A test that hangs or crashes has noticed, too. Exit 1 if fewer than MINIMUM % are noticed in a file.
+With GOLDEN=DIR the tests use the larger reference data.
+
+What compiles to the same machine code is no change and is counted apart, as is what does not compile. Changes that make
+no difference to what a caller can see are listed in EQUIVALENT, each with its reason, and are counted apart as well.
 """
-import glob, os, random, re, subprocess, sys, tempfile
+import glob, os, random, re, resource, shutil, subprocess, sys, tempfile, time
+from concurrent.futures import ThreadPoolExecutor
 
-ROOMS = {"json.c": ["test_json", "test_safetensors"],
-         "safetensors.c": ["test_safetensors", "test_checkpoint"],
-         "safetensors_header.c": ["test_safetensors", "test_checkpoint"],
+MINIMUM = 90
+ROOMS = {"json.c": ["test_json"],
+         "safetensors.c": ["test_safetensors"],
+         "safetensors_header.c": ["test_safetensors"],
          "tokenizer.c": ["test_tokenizer"],
          "tokenizer_read.c": ["test_tokenizer"],
          "tokenizer_chat.c": ["test_tokenizer"]}
-FLAGS = "-std=c11 -O1 -ffp-contract=off -D_GNU_SOURCE -w".split()
+
+# file: {(line of code, changed part with a mark, what it becomes): why nobody can tell}. «» mark the part.
+EQUIVALENT = {}
+
+FLAGS = "-std=c11 -O1 -ffp-contract=off -D_GNU_SOURCE -w -iquote .".split()
 CC = os.environ.get("CC", "cc")
-CHANGES = [(r"<=", "<"), (r">=", ">"), (r"==", "!="), (r"!=", "=="), (r"(?<=\s)<(?=\s)", "<="), (r"(?<=\s)>(?=\s)", ">="),
-           (r"&&", "||"), (r"\|\|", "&&"), (r"(?<=\s)\+(?=\s)", "-"), (r"(?<=\s)-(?=\s)", "+"), (r"\+=", "-="), (r"-=", "+="),
-           (r"(?<=\s)\*(?=\s)", "+"), (r"<<(?=\s)", ">>"), (r">>(?=\s)", "<<"), (r"(?<=\s)&(?=\s)", "|"), (r"(?<=\s)\|(?=\s)", "&"),
-           (r"\+\+", "--"), (r"\btrue\b", "false"), (r"\bfalse\b", "true"), (r"(?<=[\s(])!(?=[\w(*])", ""),
-           (r"\bcontinue;", "break;"), (r"\breturn -1\b", "return 0"),
-           (r"(?<![\w.'\"])0x[0-9a-f]+(?![\w.])", lambda m: hex(int(m.group(), 16) + 1)),
-           (r"(?<![\w.'\"])\d+(?![\w.])", lambda m: str(int(m.group()) + 1))]
+JOBS = 2
+OPERATORS = [(r"<=", "<"), (r">=", ">"), (r"==", "!="), (r"!=", "=="), (r"(?<=\s)<(?=\s)", "<="), (r"(?<=\s)>(?=\s)", ">="),
+             (r"&&", "||"), (r"\|\|", "&&"), (r"(?<=\s)\+(?=\s)", "-"), (r"(?<=\s)-(?=\s)", "+"), (r"\+=", "-="), (r"-=", "+="),
+             (r"(?<=\s)\*(?=\s)", "+"), (r"(?<=\s)/(?=\s)", "*"), (r"(?<=\s)%(?=\s)", "/"), (r"<<(?=\s)", ">>"), (r">>(?=\s)", "<<"),
+             (r"(?<=\s)&(?=\s)", "|"), (r"(?<=\s)\|(?=\s)", "&"), (r"(?<=\s)\^(?=\s)", "|"), (r"\+\+", "--"), (r"--", "++"),
+             (r"\btrue\b", "false"), (r"\bfalse\b", "true"), (r"(?<=[\s(])!(?=[\w(*])", ""), (r"\bcontinue;", "break;"),
+             (r"\breturn -1\b", "return 0"), (r"(?<!return )(?<!\w)-1\b(?!\.)", "1"),
+             (r"(?<![\w.-])(0x[0-9a-f]+|\d+)(?=[uU]?\b(?!\.))", lambda m: "0" if m.group() == "1" else str(int(m.group(), 0) + 1))]
+DECLARED = r"\bchar (\w+\[\w+\](, )?)+;" # a larger buffer makes no difference
+CHECK = """
+#include "%s/tests/check.h"
+#undef check /* the first failure ends the run */
+#define check(condition, ...) ((condition) ? (void)0 : _Exit(1))
+"""
 
 
 def blank(m):
@@ -32,83 +49,145 @@ def blank(m):
 def places(text):
     """(begin, end, replacement) of every possible change, comments, texts and preprocessor lines aside."""
     code = re.sub(r"/\*.*?\*/|//[^\n]*|\"(\\.|[^\"\\\n])*\"|'(\\.|[^'\\\n])+'", blank, text, flags=re.S)
-    code = re.sub(r"(?m)^\s*#(\\\n|[^\n])*", blank, code)
-    for pattern, to in CHANGES:
+    code = re.sub(DECLARED, blank, re.sub(r"(?m)^\s*#(\\\n|[^\n])*", blank, code))
+    for pattern, to in OPERATORS:
         for m in re.finditer(pattern, code):
             yield m.start(), m.end(), to(m) if callable(to) else to
 
 
-def run(program, seconds):
+def shown(text, begin, end, to):
+    """The line with the changed part marked, and what that becomes."""
+    first, last = text.rfind("\n", 0, begin) + 1, text.find("\n", end)
+    return "%s«%s»%s" % (text[first:begin].lstrip(), text[begin:end], text[end:last]), to
+
+
+def limit(seconds):
+    """A wrong program may ask for anything."""
+    def set_limits():
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    return set_limits
+
+
+def passes(program, seconds, folder):
+    """seconds of processor time; ten times as much on the clock, for what waits forever."""
+    tmp = tempfile.mkdtemp(dir=folder)
     try:
-        return subprocess.run([program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL, timeout=seconds, start_new_session=True).returncode
+        return subprocess.run([program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              env={**os.environ, "TMPDIR": tmp}, timeout=10 * seconds,
+                              preexec_fn=limit(seconds)).returncode == 0
     except subprocess.TimeoutExpired:
-        return -1
+        return False
+    finally:
+        shutil.rmtree(tmp, ignore_errors=True)
 
 
-def objects(folder):
-    made = {}
-    for source in [f for f in glob.glob("*.c") if f != "run.c"] + ["tests/%s.c" % t for t in {t for r in ROOMS.values() for t in r}]:
-        built = os.environ.get("BUILD", "build") + "/" + source[:-2] + ".o"
-        if source not in ROOMS and os.path.exists(built) and os.path.getmtime(built) > os.path.getmtime(source):
-            made[source] = built # by make
-        elif os.path.exists(source):
-            made[source] = folder + "/" + source.replace("/", "_") + ".o"
-            subprocess.run([CC, *FLAGS, "-c", source, "-o", made[source]], check=True)
-    return made
+def compile(source, to, *flags):
+    return subprocess.run([CC, *FLAGS, *flags, "-c", source, "-o", to], stderr=subprocess.DEVNULL).returncode == 0
 
 
-def compile_and_test(file, source, made, folder):
-    """None: doesn't compile, or says the same machine code; else whether a test noticed."""
-    changed = folder + "/changed.o"
-    if subprocess.run([CC, *FLAGS, "-iquote", ".", "-c", source, "-o", changed], stderr=subprocess.DEVNULL).returncode:
-        return None
-    same = subprocess.run(["cmp", "-s", changed, folder + "/original.o"]).returncode == 0
-    if same:
-        return None
-    for test in ROOMS[file]:
-        if "tests/%s.c" % test not in made:
-            continue
-        rooms = [o for f, o in made.items() if f != file and not f.startswith("tests/")]
-        subprocess.run([CC, "-o", folder + "/test", made["tests/%s.c" % test], changed, *rooms, "-lm", "-lpthread"], check=True)
-        if run(folder + "/test", 60):
-            return True
-    return False
+class Bench:
+    """The objects of all rooms and of the tests of some files, to be linked with a changed one."""
+
+    def __init__(self, files, folder):
+        self.folder, self.objects, self.seconds = folder, {}, {}
+        with open(folder + "/first.h", "w") as f:
+            f.write(CHECK % os.getcwd())
+        tests = {t for file in files for t in ROOMS[file]}
+        sources = [f for f in glob.glob("*.c") if f != "run.c"] + ["tests/%s.c" % t for t in tests]
+        for source in sources:
+            self.objects[source] = to = folder + "/" + source.replace("/", "_") + ".o"
+            extra = ["-include", folder + "/first.h"] if source.startswith("tests/") else []
+            if not compile(source, to, *extra):
+                sys.exit("mutants: %s does not compile" % source)
+        for test in tests:
+            program = self.link(test, "", folder + "/" + test)
+            begin = time.time()
+            if not passes(program, 120, folder):
+                sys.exit("mutants: %s fails as it is" % test)
+            self.seconds[test] = int(4 * (time.time() - begin)) + 3
+
+    def link(self, test, file, to, changed=None):
+        rooms = [o for f, o in self.objects.items() if f != file and not f.startswith("tests/")]
+        subprocess.run([CC, "-o", to, self.objects["tests/%s.c" % test], *rooms, *([changed] if changed else []), "-lm", "-lpthread"],
+                       check=True)
+        return to
+
+    def compile_text(self, text, folder):
+        """The object's bytes, or None."""
+        with open(folder + "/changed.c", "w") as f:
+            f.write(text)
+        if not compile(folder + "/changed.c", folder + "/changed.o"):
+            return None
+        with open(folder + "/changed.o", "rb") as f:
+            return f.read()
+
+    def verdict(self, file, text, original):
+        """Of this text in place of the file, whose object is original."""
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            code = self.compile_text(text, folder)
+            if code is None:
+                return "does not compile"
+            if code == original:
+                return "the same code"
+            for test in ROOMS[file]:
+                program = self.link(test, file, folder + "/test", folder + "/changed.o")
+                if not passes(program, self.seconds[test], folder):
+                    return "noticed"
+            return "unnoticed"
 
 
-def check_file(file, count, made, folder):
-    text = open(file).read()
-    source = folder + "/changed.c"
-    open(source, "w").write(text)
-    subprocess.run([CC, *FLAGS, "-iquote", ".", "-c", source, "-o", folder + "/original.o"], check=True)
+def check_file(file, count, bench):
+    """Noticed and tried changes of a file. Those without a verdict on the tests are replaced by others."""
+    with open(file) as f:
+        text = f.read()
+    with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
+        original = bench.compile_text(text, folder)
+    known = EQUIVALENT.get(file, {})
     candidates = list(places(text))
-    random.Random(1).shuffle(candidates)
-    caught = tried = 0
-    for begin, end, to in candidates:
-        if count and tried >= count:
-            break
-        open(source, "w").write(text[:begin] + to + text[end:])
-        noticed = compile_and_test(file, source, made, folder)
-        if noticed is None:
-            continue
-        tried += 1
-        caught += noticed
-        if not noticed:
-            line = text.count("\n", 0, begin)
-            print(f"  unnoticed: {file}:{line + 1}: {text[begin:end]} -> {to}: {text.splitlines()[line].strip()}", flush=True)
-    print(f"{file}: {caught} of {tried} changes noticed, {100 * caught / max(tried, 1):.0f}% ({len(candidates)} possible)", flush=True)
-    return caught, tried
+    stale = set(known) - {shown(text, *c) for c in candidates}
+    for line, to in stale:
+        print(f"  no such change any more: {file}: {line} -> {to}")
+    random.Random(os.environ.get("SEED", "1")).shuffle(candidates)
+    tally = dict.fromkeys(["noticed", "unnoticed", "equivalent", "the same code", "does not compile"], 0)
+
+    def judge(candidate):
+        begin, end, to = candidate
+        if shown(text, *candidate) in known:
+            return candidate, "equivalent"
+        return candidate, bench.verdict(file, text[:begin] + to + text[end:], original)
+
+    with ThreadPoolExecutor(JOBS) as pool:
+        while candidates and (count is None or tally["noticed"] + tally["unnoticed"] < count):
+            some = len(candidates) if count is None else min(len(candidates), count - tally["noticed"] - tally["unnoticed"])
+            for candidate, verdict in pool.map(judge, [candidates.pop() for _ in range(some)]):
+                tally[verdict] += 1
+                if verdict == "unnoticed":
+                    line, to = shown(text, *candidate)
+                    print(f"  unnoticed: {file}:{text.count(chr(10), 0, candidate[0]) + 1}: {line} -> {to}", flush=True)
+    tried = tally["noticed"] + tally["unnoticed"]
+    share = 100 * tally["noticed"] / max(tried, 1)
+    rest = ", ".join(f"{n} {what}" for what, n in tally.items() if what not in ("noticed", "unnoticed"))
+    print(f"{file}: {tally['noticed']} of {tried} changes noticed, {share:.1f}% ({rest}; {len(candidates)} not tried)", flush=True)
+    return tally["noticed"], tried, share >= MINIMUM and not stale
 
 
 def main():
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     os.chdir(os.path.dirname(os.path.abspath(__file__)) + "/..")
-    files = sys.argv[2:] or [f for f in ROOMS if os.path.exists(f)]
+    arguments = sys.argv[1:]
+    is_count = arguments and (arguments[0] == "all" or arguments[0].isdigit())
+    count = arguments.pop(0) if is_count else os.environ.get("MUTANTS", "40")
+    files = arguments or list(ROOMS)
+    unknown = [f for f in files if f not in ROOMS]
+    if unknown:
+        sys.exit("mutants: no tests are known for %s, only for %s" % (unknown[0], ", ".join(ROOMS)))
     with tempfile.TemporaryDirectory() as folder:
-        made = objects(folder)
-        results = [check_file(f, count, made, folder) for f in files]
+        bench = Bench(files, folder)
+        results = [check_file(f, None if count == "all" else int(count), bench) for f in files]
     caught, tried = (sum(r[i] for r in results) for i in range(2))
     print(f"mutants: {caught} of {tried} changes noticed, {100 * caught / max(tried, 1):.1f}%")
+    sys.exit(not all(good for _, _, good in results))
 
 
 main()
