@@ -204,11 +204,24 @@ static void loading(void *context, uint64_t done, uint64_t total)
     progress("loading the weights", done, total);
 }
 
+/* All of the files will be read. The system's cache then holds them in pieces of 2 MiB, if it doesn't yet hold them
+ * otherwise: this start and all later ones need 500 entries of the page table where it would be 250,000. */
+static void want_large_pieces(const Checkpoint *c)
+{
+#ifdef MADV_HUGEPAGE
+    for (size_t i = 0; i < checkpoint_file_count(c); i++)
+        madvise(checkpoint_file(c, i)->mapped, checkpoint_file(c, i)->mapped_size, MADV_HUGEPAGE);
+#else
+    (void)c;
+#endif
+}
+
 static void load_weights(Session *s, WeightMode mode)
 {
     SafetensorsFile *st = &s->checkpoint.st;
     st->progress = loading;
     s->model.weights.mode = fitting_mode(s, mode);
+    want_large_pieces(&s->checkpoint);
     if (safetensors_load_weights(st, &s->model.config, &s->model.weights))
         die(EXIT_FAILED, "%s", st->error);
     progress_end();
@@ -224,14 +237,14 @@ static void load_weights(Session *s, WeightMode mode)
 static void touch_weights(const Session *s, TokenizerLoad *load)
 {
 #ifdef MADV_POPULATE_READ
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), piece = (uintptr_t)4 << 20;
-    const Matrix *m;
+    const size_t piece = (size_t)4 << 20;
+    const Checkpoint *c = &s->checkpoint;
     if (s->model.weights.mode != MODE_BF16 || common.no_mmap || !load->started)
         return;
-    for (size_t i = 0; (m = matrix_at(&s->model, i)); i++) {
-        uintptr_t at = (uintptr_t)m->data & ~(page - 1), end = (uintptr_t)m->data + matrix_bytes(m);
-        for (; at < end && !atomic_load(&load->done); at += piece)
-            madvise((void *)at, end - at < piece ? end - at : piece, MADV_POPULATE_READ);
+    for (size_t i = 0; i < checkpoint_file_count(c); i++) {
+        const SafetensorsFile *f = checkpoint_file(c, i);
+        for (size_t at = 0; at < f->mapped_size && !atomic_load(&load->done); at += piece)
+            madvise(f->mapped + at, f->mapped_size - at < piece ? f->mapped_size - at : piece, MADV_POPULATE_READ);
     }
 #else
     (void)s;

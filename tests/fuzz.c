@@ -650,8 +650,9 @@ static size_t data_wanted(const unsigned char *header, size_t n, size_t otherwis
         if (json_u64(last, &end) == 0 && end > most)
             most = end;
     }
+    bool wanted = root && most <= MOST / 2;
     json_free(root);
-    return root && most <= MOST / 2 ? (size_t)most : otherwise;
+    return wanted ? (size_t)most : otherwise;
 }
 
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max);
@@ -670,7 +671,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
     size_t wanted = seed % 4 == 1 ? rest : data_wanted(data + 8, n, rest);
     wanted = wanted < max - 8 - n ? wanted : max - 8 - n;
     for (size_t i = 0; i < wanted; i++)
-        data[8 + n + i] = i < rest ? data_part[i] : (unsigned char)(seed >> (i & 15));
+        data[8 + n + i] = (unsigned char)(i < rest ? data_part[i] : seed >> (i & 15));
     free(data_part);
     return 8 + n + wanted;
 }
