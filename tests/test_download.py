@@ -112,7 +112,7 @@ class Case:
 
     def run(self, *options, check=0, preexec=None):
         """Runs download.sh; keeps exit code and output."""
-        done = subprocess.run(self.command(*options), env=self.env, capture_output=True, text=True, timeout=50,
+        done = subprocess.run(self.command(*options), env=self.env, capture_output=True, text=True, timeout=120,
                               stdin=subprocess.DEVNULL, preexec_fn=preexec, cwd=self.top)
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
         if check is not None:
@@ -154,7 +154,7 @@ class Case:
     def bodies(self, name=WEIGHTS, where="storage"):
         return self.world.asked(where, "GET", name)
 
-    def wait_for(self, condition, seconds=10):
+    def wait_for(self, condition, seconds=30):
         end = time.time() + seconds
         while not condition():
             expect(time.time() < end, "waited in vain")
@@ -349,7 +349,7 @@ def s06_interrupted(c):
         process = c.start()
         c.wait_for(lambda: len(c.bodies()) == (1 if number == signal.SIGINT else 2) and c.part() in c.names())
         os.kill(process.pid, number)
-        process.wait(timeout=5)
+        process.wait(timeout=30)
         expect(process.returncode == code, "exit %d" % process.returncode)
         expect(c.names() == sorted(SMALL + [c.part()]) and not os.listdir(c.tmp), "only the part stays: %s" % c.names())
         expect(not os.path.exists(c.path(".download.lock")), "lock removed")
@@ -842,7 +842,7 @@ def x_two_copies_at_once(c):
     c.env["DOWNLOAD_TIMEOUT"] = "30"
     process = c.start()
     c.wait_for(lambda: c.part() in c.names())
-    second = subprocess.run(c.command(), env=c.env, capture_output=True, text=True, timeout=20)
+    second = subprocess.run(c.command(), env=c.env, capture_output=True, text=True, timeout=60)
     expect(second.returncode == 7 and "another copy" in second.stderr, "%d: %s" % (second.returncode, second.stderr))
     process.wait(timeout=30)
     expect(process.returncode == 0, "the first goes on")
@@ -866,7 +866,7 @@ def x_stall(c):
     start = time.time()
     c.env["DOWNLOAD_TIMEOUT"] = "1"
     c.run().exact()
-    expect(time.time() - start < 15, "ended in time")
+    expect(time.time() - start < 30, "ended in time")
     expect(c.bodies()[-1].range == "bytes=40000-", "resumed")
 
 
