@@ -162,7 +162,7 @@ static const char *skip_plain(const char *s, const char *end)
         if (found &= EACH_BYTE(0x80))
             return s + __builtin_ctzll(found) / 8;
     }
-    while (s < end && *s >= 0x20 && *s != '"' && *s != '\\' && !(*s & 0x80))
+    while (s < end && (unsigned char)*s >= 0x20 && (unsigned char)*s < 0x80 && *s != '"' && *s != '\\')
         s++;
     return s;
 }
@@ -223,7 +223,7 @@ static char *unescape(char *out, const char *s, const char *end)
         } else {
             unsigned c = (unsigned)hex4(s + 2, end);
             s += 6;
-            if (c >= 0xd800 && c <= 0xdfff) {
+            if (c >> 10 == 0xd800 >> 10) {
                 c = 0x10000 + ((c & 0x3ff) << 10) + ((unsigned)hex4(s + 2, end) & 0x3ff);
                 s += 6;
             }
@@ -538,7 +538,7 @@ int json_bool(const JsonValue *value, bool *out)
 /* The character that a whole UTF-8 sequence of n bytes is. */
 static unsigned utf8_character(const char *s, size_t n)
 {
-    unsigned c = (unsigned char)*s & (n == 1 ? 0x7fu : 0xffu >> (n + 1));
+    unsigned c = (unsigned char)*s & 0xffu >> n; /* without the n bits that say so */
     for (size_t i = 1; i < n; i++)
         c = c << 6 | ((unsigned char)s[i] & 0x3fu);
     return c;
@@ -639,8 +639,8 @@ static bool same_name(const JsonValue *a, const JsonValue *b)
 static const JsonValue **resolve_names(const JsonValue *object)
 {
     size_t n = object->length, i = 0;
-    const JsonValue **values = calloc(n + 1, sizeof *values);
-    Name *names = calloc(n + 1, sizeof *names);
+    const JsonValue **values = calloc(n, sizeof *values);
+    Name *names = calloc(n, sizeof *names);
     if (!values || !names) {
         free(values);
         free(names);
@@ -705,7 +705,6 @@ static void print_value(FILE *out, const JsonValue *v, JsonStyle style, int dept
 {
     static const char *const words[] = {"null", "false", "true"};
     bool list = v->type == JSON_ARRAY || v->type == JSON_OBJECT, canonical = style == JSON_CANONICAL;
-    double number;
     if (v->type <= JSON_TRUE)
         fputs(words[v->type], out);
     else if (v->type == JSON_STRING)
@@ -714,8 +713,8 @@ static void print_value(FILE *out, const JsonValue *v, JsonStyle style, int dept
         print_list(out, v, style, depth);
     else if (list)
         fputs("null", out);
-    else if (v->type == JSON_REAL && canonical && json_double(v, &number) == 0)
-        json_write_double(out, number);
+    else if (canonical && v->type == JSON_REAL)
+        json_write_double(out, strtod(v->text, NULL));
     else if (canonical && same_bytes(v->text, v->length, "-0", 2))
         putc('0', out);
     else

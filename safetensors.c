@@ -319,7 +319,7 @@ static float *load_tensor(SafetensorsFile *st, const SafetensorsTensor *t)
 {
     if (check_computable(st, t) != 0)
         return NULL;
-    float *out = t->elements < SIZE_MAX / sizeof *out ? malloc((size_t)t->elements * sizeof *out + 1) : NULL;
+    float *out = calloc((size_t)t->elements + 1, sizeof *out);
     if (out)
         convert(t, out, false);
     else

@@ -55,7 +55,7 @@ char *safetensors_printable(const char *text, size_t length, char out[SAFETENSOR
 
 int safetensors_fail(SafetensorsFile *st, const SafetensorsTensor *t, const char *fmt, ...)
 {
-    const char *path = t && t->file ? t->file->path : st->path;
+    const char *path = t ? t->file->path : st->path;
     char text[SAFETENSORS_PRINTABLE];
     size_t size = sizeof st->error, used;
     used = (size_t)snprintf(st->error, size, "%s: ", path ? safetensors_printable(path, strlen(path), text) : "file");

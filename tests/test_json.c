@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "check.h"
+#include "failing.h"
 
 /* A text in memory of exactly its length, so that a sanitizer sees every byte read behind it. */
 static char *exact_copy(const char *text, size_t length)
@@ -87,13 +88,16 @@ static const struct {
     {T("\"\\u00e9\\u4E2d\\uD83D\\uDE00\""), "\"\\u00e9\\u4e2d\\ud83d\\ude00\""},
     {T("\"\\uDBFF\\uDFFF\""), "\"\\udbff\\udfff\""},
     {T("\"\\ud800\\udc00\""), "\"\\ud800\\udc00\""},
+    {T("\"\\u007e\\u0080\\u07FF\\u0800\\ud7ff\\ue000\\uffff\""), "\"~\\u0080\\u07ff\\u0800\\ud7ff\\ue000\\uffff\""},
     {T("\"\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80\x7f\""), "\"\\u00e9\\u4e2d\\ud83d\\ude00\\u007f\""},
     {T("\"\xed\x9f\xbf\xee\x80\x80\xef\xbf\xbf\xf4\x8f\xbf\xbf\""), "\"\\ud7ff\\ue000\\uffff\\udbff\\udfff\""},
     {T("\"\xe2\x80\xa8\xef\xbb\xbf\""), "\"\\u2028\\ufeff\""},
+    {T("\"\xc2\x80\xdf\xbf\xe0\xa0\x80\xf0\x90\x80\x80\""), "\"\\u0080\\u07ff\\u0800\\ud800\\udc00\""},
     {T("[]"), "[]"},
     {T(" [ ] "), "[]"},
     {T("[1\n,\r2\t]"), "[1,2]"},
     {T("[[],[[]],{}]"), "[[],[[]],{}]"},
+    {T("[1,2,3,4,5,6,7,8,9,10]"), "[1,2,3,4,5,6,7,8,9,10]"},
     {T("{}"), "{}"},
     {T("{ \"a\" : { \"b\" : [ null ] } }"), "{\"a\":{\"b\":[null]}}"},
     {T("{\"\":0}"), "{\"\":0}"},
@@ -127,6 +131,7 @@ static const struct {
     {T("nul"), "byte 3: found the end of the text, expected null"},
     {T("[nulx]"), "byte 4: found 'x', expected null"},
     {T("nulll"), "byte 4: found 'l', expected the end of the text"},
+    {T("[\x7f]"), "byte 1: found byte 0x7f, expected a value"},
     {T("True"), "byte 0: found 'T', expected a value"},
     {T("NaN"), "byte 0: found 'N', expected a value"},
     {T("-Infinity"), "byte 1: found 'I', expected a digit"},
@@ -155,13 +160,18 @@ static const struct {
     {T("\"abcdefgh\x1fijklmnop\""), "byte 9: found byte 0x1f in a string"},
     {T("\"\\x41\""), "byte 2: found 'x', expected one of"},
     {T("\"\\\0\""), "byte 2: found byte 0x00, expected one of"},
+    {T("\"\\ \""), "byte 2: found byte 0x20, expected one of"},
     {T("\"\\"), "byte 2: found the end of the text, expected one of"},
     {T("\"\\u004\""), "byte 1: found \\u, expected four hexadecimal digits"},
     {T("\"\\u12"), "byte 1: found \\u, expected four hexadecimal digits"},
     {T("\"\\u+041\""), "byte 1: found \\u, expected four hexadecimal digits"},
     {T("\"\\u00g0\""), "byte 1: found \\u, expected four hexadecimal digits"},
+    {T("\"\\u00\0000\""), "byte 1: found \\u, expected four hexadecimal digits"},
     {T("\"\\ud83d\""), "byte 1: found \\ud83d, expected both halves of a surrogate pair"},
     {T("\"a\\ude00\\ud83d\""), "byte 2: found \\ude00, expected both halves of a surrogate pair"},
+    {T("\"\\ud800\""), "byte 1: found \\ud800, expected both halves of a surrogate pair"},
+    {T("\"\\udfff\""), "byte 1: found \\udfff, expected both halves of a surrogate pair"},
+    {T("\"\\udc00\\udc00\""), "byte 1: found \\udc00, expected both halves of a surrogate pair"},
     {T("\"\\uD800\\u0041\""), "byte 1: found \\uD800, expected both halves of a surrogate pair"},
     {T("\"\\ud83dxxxxxxxx\""), "byte 1: found \\ud83d, expected both halves of a surrogate pair"},
     {T("\"\\ud83d\\ud83d\""), "byte 1: found \\ud83d, expected both halves of a surrogate pair"},
@@ -170,6 +180,8 @@ static const struct {
     {T("\"\x80\""), "byte 1: found byte 0x80, expected UTF-8"},
     {T("\"\xc0\x80\""), "byte 1: found byte 0xc0, expected UTF-8"},
     {T("\"\xc3(\""), "byte 2: found '(', expected UTF-8"},
+    {T("\"\xc3\xc0\""), "byte 2: found byte 0xc0, expected UTF-8"},
+    {T("\"\xe4\xb8\xc0\""), "byte 3: found byte 0xc0, expected UTF-8"},
     {T("\"\xe0\x9f\xbf\""), "byte 2: found byte 0x9f, expected UTF-8"},
     {T("\"\xed\xa0\x80\""), "byte 2: found byte 0xa0, expected UTF-8"},
     {T("\"\xf0\x8f\xbf\xbf\""), "byte 2: found byte 0x8f, expected UTF-8"},
@@ -224,6 +236,36 @@ static void test_truncated(void)
     char *got = convert(text, sizeof text - 1, JSON_COMPACT, err);
     check(got != NULL, "%s", err);
     free(got);
+}
+
+/* What stands behind the text in memory is none of it, even if it would go on well. */
+static void test_end(void)
+{
+    static const struct {
+        const char *text;
+        size_t length;
+        const char *error;
+    } cases[] = {
+        {"[1]", 2, "byte 2: found the end of the text, expected ',' or ']'"},
+        {"null", 3, "byte 3: found the end of the text, expected null"},
+        {"\"a\"", 2, "byte 2: found the end of the text, expected '\"'"},
+        {"\"\\n\"", 2, "byte 2: found the end of the text, expected one of"},
+        {"\"\\u0041\"", 6, "byte 1: found \\u, expected four hexadecimal digits"},
+        {"\"\\ud83d\\ude00\"", 12, "byte 1: found \\ud83d, expected both halves"},
+        {"\"\\ud83d\\ude00\"", 13, "byte 13: found the end of the text, expected '\"'"},
+        {"\"\xc3\xa9\"", 2, "byte 2: found the end of the text, expected UTF-8"},
+        {"1.5", 2, "byte 2: found the end of the text, expected a digit"},
+        {"[        ]", 9, "byte 9: found the end of the text, expected a value"},
+    };
+    char err[512];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check(!json_parse(cases[i].text, cases[i].length, err) &&
+                  strncmp(err, cases[i].error, strlen(cases[i].error)) == 0,
+              "%s without its end: %s", cases[i].text, err);
+    JsonValue *v = json_parse("12345", 3, err);
+    double d = 0;
+    check(v && json_double(v, &d) == 0 && d == 123, "123, not %g", d);
+    json_free(v);
 }
 
 /* Every byte replaced by each of some others: no crash, and what is still accepted prints to something that is read the
@@ -312,7 +354,7 @@ static void test_equal_names(void)
         JsonValue *v = json_parse(text, length, err);
         uint64_t last = 0;
         check(v && v->length == n && json_u64(json_get(v, "name \xc3\xa9 0"), &last) == 0 &&
-              last == (n > 1 ? names * ((n - 1) / names) : 0),
+                  last == (n > 1 ? names * ((n - 1) / names) : 0),
               "%zu members: the last one of a name is %zu", n, (size_t)last);
         json_free(v);
         free(text);
@@ -324,15 +366,15 @@ static void test_equal_names(void)
 
 static void test_lookup(void)
 {
-    static const char text[] =
-        "{\"s\":\"a\\u0000b\",\"n\":-7,\"t\":true,\"f\":false,\"z\":null,\"x\\u0000\":1,\"o\":{\"i\":1.0},\"a\":[1,2]}";
+    static const char text[] = "{\"s\":\"a\\u0000b\",\"n\":-7,\"t\":true,\"f\":false,\"z\":null,\"x\\u0000\":1,\"o\":{"
+                               "\"i\":1.0},\"a\":[1,2],\"w\":\"word\"}";
     char err[512];
     JsonValue *root = json_parse(text, sizeof text - 1, err);
     uint64_t u;
     int64_t i;
     double d;
     bool b;
-    check(root && root->type == JSON_OBJECT && root->length == 8 && !root->key && !root->next, "%s", err);
+    check(root && root->type == JSON_OBJECT && root->length == 9 && !root->key && !root->next, "%s", err);
     const JsonValue *s = json_get(root, "s");
     check(s && s->length == 3 && memcmp(s->text, "a\0b", 3) == 0, "a NUL stays in its string");
     check(!json_string_is(s, "a"), "a string does not end at its NUL");
@@ -344,14 +386,20 @@ static void test_lookup(void)
     check(json_u64(json_get(root, "n"), &u) == -1, "-7 is no u64");
     check(json_double(json_get(root, "n"), &d) == 0 && d == -7, "-7");
     check(json_u64(json_get(json_get(root, "o"), "i"), &u) == -1 &&
-          json_i64(json_get(json_get(root, "o"), "i"), &i) == -1, "1.0 is no integer");
+              json_i64(json_get(json_get(root, "o"), "i"), &i) == -1,
+          "1.0 is no integer");
     check(json_bool(json_get(root, "t"), &b) == 0 && b, "true");
     check(json_bool(json_get(root, "f"), &b) == 0 && !b, "false");
     check(json_bool(json_get(root, "z"), &b) == -1 && json_bool(json_get(root, "n"), &b) == -1 &&
-          json_bool(NULL, &b) == -1, "no boolean");
+              json_bool(NULL, &b) == -1,
+          "no boolean");
     check(json_u64(NULL, &u) == -1 && json_i64(NULL, &i) == -1 && json_double(NULL, &d) == -1 &&
-          json_double(s, &d) == -1, "no number");
+              json_double(s, &d) == -1,
+          "no number");
     check(!json_string_is(NULL, "") && !json_key_is(NULL, ""), "NULL is nothing");
+    check(json_string_is(json_get(root, "w"), "word") && !json_string_is(json_get(root, "w"), "wort") &&
+              !json_string_is(json_get(root, "n"), "-7"),
+          "a string is its bytes, a number is none");
     const JsonValue *a = json_get(root, "a");
     check(a && a->length == 2 && a->child && a->child->next && !a->child->next->next && !a->child->key,
           "a list of two");
@@ -408,6 +456,12 @@ static void test_long_numbers(void)
         check(!v || v->length == n, "its digits are kept");
         json_free(v);
     }
+    memset(text, '1', 400);
+    check(!json_parse(text, 400, err) &&
+              strcmp(err,
+                     "byte 0: found 1111111111111111111111111111111111111111, expected a number within the doubles") ==
+                  0,
+          "its first 40 digits are shown: %s", err);
     memset(text, '0', sizeof text);
     memcpy(text, "[0.", 3);
     text[1100] = '1';
@@ -470,6 +524,14 @@ static void test_write_string(void)
     }
 }
 
+/* A tree need not come from json_parse(): text that is no UTF-8 is replaced in ASCII, too. */
+static void test_print_invalid(void)
+{
+    char *got = print(&(JsonValue){.type = JSON_STRING, .text = "a\xff\xc3\xa9\xf0\x9f", .length = 6}, JSON_CANONICAL);
+    check(strcmp(got, "\"a\\ufffd\\u00e9\\ufffd\"") == 0, "%s", got);
+    free(got);
+}
+
 static uint64_t random_state = 1;
 
 static uint64_t random_u64(void)
@@ -494,13 +556,31 @@ static void test_doubles(void)
         double value;
         const char *want;
     } cases[] = {
-        {0.0, "0.0"}, {-0.0, "-0.0"}, {1, "1.0"}, {0.1, "0.1"}, {1.0 / 3, "0.3333333333333333"},
-        {0.1 + 0.2, "0.30000000000000004"}, {100, "100.0"}, {123456, "123456.0"}, {1e15, "1000000000000000.0"},
-        {9999999999999998.0, "9999999999999998.0"}, {1e16, "1e+16"}, {1e22, "1e+22"}, {1e23, "1e+23"},
-        {1.5e300, "1.5e+300"}, {0.0001, "0.0001"}, {0.00012345, "0.00012345"}, {0.00001, "1e-05"},
-        {0x1p-44, "5.684341886080802e-14"}, {0x1p-1022, "2.2250738585072014e-308"}, {0x1p-1074, "5e-324"},
-        {0x1p-24, "5.960464477539063e-08"}, {0x1p89, "6.189700196426902e+26"}, {INFINITY, "null"},
-        {-INFINITY, "null"}, {NAN, "null"},
+        {0.0, "0.0"},
+        {-0.0, "-0.0"},
+        {1, "1.0"},
+        {0.1, "0.1"},
+        {1.0 / 3, "0.3333333333333333"},
+        {0.1 + 0.2, "0.30000000000000004"},
+        {100, "100.0"},
+        {123456, "123456.0"},
+        {1e15, "1000000000000000.0"},
+        {9999999999999998.0, "9999999999999998.0"},
+        {1e16, "1e+16"},
+        {1e22, "1e+22"},
+        {1e23, "1e+23"},
+        {1.5e300, "1.5e+300"},
+        {0.0001, "0.0001"},
+        {0.00012345, "0.00012345"},
+        {0.00001, "1e-05"},
+        {0x1p-44, "5.684341886080802e-14"},
+        {0x1p-1022, "2.2250738585072014e-308"},
+        {0x1p-1074, "5e-324"},
+        {0x1p-24, "5.960464477539063e-08"},
+        {0x1p89, "6.189700196426902e+26"},
+        {INFINITY, "null"},
+        {-INFINITY, "null"},
+        {NAN, "null"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *got = double_text(cases[i].value);
@@ -537,9 +617,20 @@ static void random_space(FILE *f)
 
 static void random_string(FILE *f)
 {
-    static const char *const parts[] = {"a", "plain text of some length", "\xc3\xa9", "\xe4\xb8\xad",
-                                        "\xf0\x9f\x98\x80", "\\n", "\\\"", "\\\\",
-                                        "\\u0000", "\\u4e2D", "\\uD83d\\udE00", "\x7f", "/", "\\/"};
+    static const char *const parts[] = {"a",
+                                        "plain text of some length",
+                                        "\xc3\xa9",
+                                        "\xe4\xb8\xad",
+                                        "\xf0\x9f\x98\x80",
+                                        "\\n",
+                                        "\\\"",
+                                        "\\\\",
+                                        "\\u0000",
+                                        "\\u4e2D",
+                                        "\\uD83d\\udE00",
+                                        "\x7f",
+                                        "/",
+                                        "\\/"};
     putc('"', f);
     for (uint64_t n = random_u64() % 7; n; n--)
         fputs(parts[random_u64() % (sizeof parts / sizeof *parts)], f);
@@ -548,8 +639,8 @@ static void random_string(FILE *f)
 
 static void random_value(FILE *f, int depth)
 {
-    static const char *const scalars[] = {"null", "true", "false", "0", "-0", "-17", "1.5", "2e-3", "-1.25E+10",
-                                          "18446744073709551616"};
+    static const char *const scalars[] = {"null", "true", "false", "0",         "-0",
+                                          "-17",  "1.5",  "2e-3",  "-1.25E+10", "18446744073709551616"};
     uint64_t kind = random_u64() % (depth > 3 ? 2 : 4);
     random_space(f);
     if (kind == 0) {
@@ -601,7 +692,74 @@ static void test_round_trips(void)
     }
 }
 
+/* ---- no memory ---- */
+
+static void test_no_memory(void)
+{
+    static const char *const texts[] = {"1", "\"\\n\"", "[null]", "{\"a\":null}", "{\"\\n\":1}"};
+    char err[512];
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (long at = 1; at <= 3; at++) {
+            fail_call(ALLOCATION, at, ENOMEM);
+            JsonValue *v = json_parse(texts[i], strlen(texts[i]), err);
+            bool failed = call_failed();
+            check(failed == (at <= 2), "%s: a document and a piece of memory for it", texts[i]);
+            check(failed ? !v && strstr(err, ": not enough memory") : v != NULL, "%s: %s", texts[i], err);
+            json_free(v);
+        }
+}
+
+/* Equal names are resolved without memory, too, slowly. */
+static void test_print_without_memory(void)
+{
+    static const char text[] = "{\"a\":1,\"b\":2,\"c\":3,\"d\":4,\"a\":5,\"f\":6,\"c\":7,\"h\":8,\"a\":9,\"j\":10}";
+    static const char want[] = "{\"a\":9,\"b\":2,\"c\":7,\"d\":4,\"f\":6,\"h\":8,\"j\":10}";
+    char err[512], buffer[512], got[512];
+    JsonValue *v = json_parse(text, sizeof text - 1, err);
+    for (long at = 1; at <= 3; at++) {
+        FILE *f = fmemopen(got, sizeof got, "w");
+        setvbuf(f, buffer, _IOFBF, sizeof buffer);
+        fail_call(ALLOCATION, at, ENOMEM);
+        json_print(f, v, JSON_CANONICAL);
+        check(call_failed() == (at <= 2), "two lists of the names");
+        fclose(f);
+        check(strcmp(got, want) == 0, "list %ld of 2 is missing: %s", at, got);
+    }
+    json_free(v);
+}
+
 /* ---- larger data ---- */
+
+/* A name takes UINT32_MAX bytes and no more. The text repeats a few pages of memory, as a file that is mapped often. */
+static void test_longest_name(void)
+{
+    const size_t block = (size_t)16 << 20, blocks = 258, limit = UINT32_MAX;
+    char err[512] = "", *text = mmap(NULL, blocks * block, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    FILE *f = tmpfile();
+    for (size_t i = 0; f && i < block; i++)
+        putc('a', f);
+    bool mapped = text != MAP_FAILED && f && fflush(f) == 0;
+    for (size_t i = 0; mapped && i < blocks; i++) {
+        int protection = i == 0 || i >= blocks - 2 ? PROT_READ | PROT_WRITE : PROT_READ;
+        mapped = mmap(text + i * block, block, protection, MAP_PRIVATE | MAP_FIXED, fileno(f), 0) != MAP_FAILED;
+    }
+    if (!mapped) {
+        skip("a name of 4 GiB: no address space for it");
+        return;
+    }
+    memcpy(text, "{\"", 2);
+    for (size_t more = 0; more < 2; more++) {
+        memcpy(text + 2 + limit, more ? "a\":1}" : "\":1}", 4 + more);
+        JsonValue *v = json_parse(text, 2 + limit + more + 4, err);
+        if (more)
+            check(!v && strstr(err, "found a name of 4294967296 bytes, expected less than 4 GiB"), "%s", err);
+        else
+            check(v && v->child->key_length == limit && v->child->type == JSON_INTEGER, "%s", err);
+        json_free(v);
+    }
+    munmap(text, blocks * block);
+    fclose(f);
+}
 
 static char *read_file(const char *folder, const char *name, size_t *length)
 {
@@ -704,6 +862,7 @@ int main(void)
     test_refused();
     test_truncated();
     test_damaged();
+    test_end();
     test_depth();
     test_equal_names();
     test_lookup();
@@ -711,12 +870,23 @@ int main(void)
     test_long_numbers();
     test_styles();
     test_write_string();
+    test_print_invalid();
     test_doubles();
     test_round_trips();
+    if (ALLOCATIONS_FAIL) {
+        test_no_memory();
+        test_print_without_memory();
+    } else {
+        skip("failing allocations: not with this C library or sanitizer");
+    }
     if (golden)
         test_golden(golden);
     else
         skip("given/json of the golden data");
     test_speed(golden);
+    if (SANITIZED)
+        skip("a name of 4 GiB: takes long under a sanitizer");
+    else
+        test_longest_name();
     return report("json");
 }

@@ -14,6 +14,7 @@
 #include "../checkpoint_sha256.h"
 #include "../threads.h"
 #include "check.h"
+#include "failing.h"
 
 static char folder[256], path[300]; /* path: the file that most tests write */
 
@@ -141,6 +142,8 @@ static const struct {
     {SHAPE("2"), 8, "shape must be an array"},
     {SHAPE("{\"0\":2}"), 8, "shape must be an array"},
     {SHAPE("null"), 8, "shape must be an array"},
+    {SHAPE("[0,1000000000,100000000,100000000,100000000,100000000,100000000,100000000,100000000,2]"), 8,
+     "F32 [0,1000000000,100000000,100000000,100000000,100000000,100000000,100000000,100000000,...] needs 0"},
     {SHAPE("[1]"), 8, "data_offsets [0, 8) hold 8 bytes, but F32 [1] needs 4"},
     {SHAPE("[4]"), 8, "data_offsets [0, 8) hold 8 bytes, but F32 [4] needs 16"},
     {SHAPE("[]"), 8, "but F32 [] needs 4"},
@@ -296,8 +299,15 @@ static void test_lengths(void)
     for (int size = 0; size < 70; size++) {
         write_file(path, header, strlen(header), strlen(header), NULL, 8);
         memset(&st, 0, sizeof st);
-        check(truncate(path, size) == 0 && safetensors_open(path, &st) != 0 && strstr(st.error, "missing"),
-              "%d bytes: %s", size, st.error);
+        int more = size < 8 ? 8 - size : size < 62 ? 62 - size : 70 - size;
+        char want[200];
+        snprintf(want, sizeof want, ": %d byte%s missing%s: the file has %d, %s", more, more == 1 ? "" : "s",
+                 size < 8 ? "" : " at the end", size,
+                 size < 8    ? "and the length of the header alone takes 8"
+                 : size < 62 ? "its header alone takes 8 + 54"
+                             : "its header asks for 8 + 54 + 8");
+        check(truncate(path, size) == 0 && safetensors_open(path, &st) != 0 && strstr(st.error, want),
+              "%d bytes: %s instead of %s", size, st.error, want);
     }
 }
 
@@ -320,8 +330,8 @@ static void test_other_files(void)
 {
     SafetensorsFile st = {0};
     int before = open_files();
-    check(safetensors_open("/nonexistent/x.safetensors", &st) != 0
-              && strstr(st.error, "/nonexistent/x.safetensors: No such file"),
+    check(safetensors_open("/nonexistent/x.safetensors", &st) != 0 &&
+              strstr(st.error, "/nonexistent/x.safetensors: No such file"),
           "%s", st.error);
     check(safetensors_open(folder, &st) != 0 && strstr(st.error, "is a folder, not a file"), "%s", st.error);
     check(safetensors_open("/dev/null", &st) != 0 && strstr(st.error, "is no regular file"), "%s", st.error);
@@ -357,6 +367,14 @@ static void test_printable(void)
         {"\xe2\x80\xae\xe2\x81\xa6\xe2\x80\xa8\xe2\x80\x8f", "\\u{202e}\\u{2066}\\u{2028}\\u{200f}"},
         {"\xe2\x80\xa6\xe2\x81\x84\xe2\x82\xac",
          "\xe2\x80\xa6\xe2\x81\x84\xe2\x82\xac"}, /* ellipsis, fraction slash, euro */
+        {"\x1f \x7e\x7f", "\\x1f ~\\x7f"},
+        {"\xc2\x80\xc2\x9f\xc3\x80", "\\u{80}\\u{9f}\xc3\x80"},
+        {"\xe2\x80\x8d\xe2\x80\x8e\xe2\x80\x90", "\xe2\x80\x8d\\u{200e}\xe2\x80\x90"},
+        {"\xe2\x80\xa7\xe2\x80\xaf", "\xe2\x80\xa7\xe2\x80\xaf"},
+        {"\xe2\x81\xa5\xe2\x81\xa9\xe2\x81\xaa", "\xe2\x81\xa5\\u{2069}\xe2\x81\xaa"},
+        {"\xe3\x80\xa8\xe1\x80\xae", "\xe3\x80\xa8\xe1\x80\xae"},
+        {"\xe2\x80", "\xe2\x80"},
+        {"\xc2", "\xc2"},
     };
     char out[SAFETENSORS_PRINTABLE], text[180];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -367,6 +385,14 @@ static void test_printable(void)
     safetensors_printable(text, sizeof text, out);
     check(strncmp(out, "...\xe5\x90\x8d", 6) == 0 && strlen(out) == 3 + 96, "a long text is cut between characters: %s",
           out);
+    memset(text, 'x', sizeof text);
+    text[0] = text[3] = '!';
+    check(strlen(safetensors_printable(text, 100, out)) == 100 && strncmp(out, text, 100) == 0, "100 bytes stay: %s",
+          out);
+    safetensors_printable(text, 101, out);
+    check(strlen(out) == 100 && strncmp(out, "...xxx", 6) == 0, "101 bytes are cut: %s", out);
+    memset(text, 0x80, sizeof text);
+    check(strcmp(safetensors_printable(text, sizeof text, out), "...") == 0, "the inside of characters: %s", out);
     memset(text, 1, sizeof text);
     check(strlen(safetensors_printable(text, sizeof text, out)) < sizeof out, "many escapes fit");
 }
@@ -377,23 +403,68 @@ static void test_names(void)
 {
     SafetensorsFile st;
     SafetensorsTensor t;
-    const char *header = "{" ENTRY("a", "U8", "[1]", "[0,1]") "," ENTRY("a\\u0000b", "U8", "[1]", "[1,2]") ","
-                         ENTRY("", "U8", "[1]", "[2,3]") "," ENTRY("a\\u0000", "U8", "[1]", "[3,4]") "}";
+    const char *header = "{" ENTRY("a", "U8", "[1]", "[0,1]") "," ENTRY("a\\u0000b", "U8", "[1]", "[1,2]") "," ENTRY(
+        "", "U8", "[1]", "[2,3]") "," ENTRY("a\\u0000", "U8", "[1]", "[3,4]") "}";
     check(open_text(&st, header, 4) == 0, "%s", st.error);
     check(safetensors_find(&st, "a", &t) == 0 && t.offset == 0 && *safetensors_data(&t) == 0, "a");
     check(safetensors_find_n(&st, "a\0b", 3, &t) == 0 && t.offset == 1 && t.name_length == 3, "a NUL b");
     check(safetensors_find_n(&st, "a\0", 2, &t) == 0 && t.offset == 3, "a NUL");
     check(safetensors_find(&st, "", &t) == 0 && t.offset == 2 && t.file == &st, "the empty name");
+    memset(&t, 0, sizeof t);
+    check(safetensors_find(&(SafetensorsFile){0}, "a", &t) != 0, "nothing is found in no file");
     check(safetensors_find(&st, "b\n", &t) != 0 && strstr(st.error, ": there is no tensor \"b\\n\""), "%s", st.error);
     safetensors_close(&st);
     check(open_text(&st, "{" A "}", 8) == 0 && !st.repeated_names, "no name twice");
     safetensors_close(&st);
-    check(open_text(&st, "{" ENTRY("a", "F64", "[7]", "[3,1]") "," ENTRY("b", "I8", "[8]", "[8,16]") "," A "}", 16)
-              == 0,
+    check(open_text(&st, "{" ENTRY("a", "F64", "[7]", "[3,1]") "," ENTRY("b", "I8", "[8]", "[8,16]") "," A "}", 16) ==
+              0,
           "%s", st.error);
     check(st.repeated_names && json_key_is(st.repeated_names, "a") && st.n_tensors == 2, "the repeated name is told");
     check(safetensors_find(&st, "a", &t) == 0 && t.dtype == DTYPE_F32 && t.rank == 1 && t.shape[0] == 2,
           "the last entry counts");
+    safetensors_close(&st);
+}
+
+/* By offset, the empty ones of an offset first, then by name: whatever the order of the entries. */
+static void test_order(void)
+{
+    static const char *const entries[] = {
+        ENTRY("a", "U8", "[0]", "[0,0]"), ENTRY("aa", "U8", "[0]", "[0,0]"), ENTRY("ab", "I8", "[0,2]", "[0,0]"),
+        ENTRY("A", "U8", "[2]", "[0,2]"), ENTRY("b", "U8", "[0]", "[2,2]"),  ENTRY("c", "F32", "[0]", "[2,2]"),
+        ENTRY("0", "U8", "[1]", "[2,3]"),
+    };
+    enum { N = sizeof entries / sizeof *entries };
+    for (size_t first = 0; first < N; first++)
+        for (size_t step = 1; step < N; step++) {
+            char header[1000] = "{";
+            SafetensorsFile st;
+            for (size_t i = 0; i < N; i++) {
+                strcat(header, entries[(first + i * step) % N]);
+                strcat(header, i + 1 < N ? "," : "}");
+            }
+            check(open_text(&st, header, 3) == 0, "%s: %s", header, st.error);
+            for (size_t i = 0; i < st.n_tensors; i++) {
+                SafetensorsTensor *t = &st.tensors[i], found;
+                check(strncmp(t->name, entries[i] + 1, t->name_length) == 0 && entries[i][t->name_length + 1] == '"',
+                      "%s: tensor %zu", header, i);
+                check(safetensors_find_n(&st, t->name, t->name_length, &found) == 0 && found.name == t->name,
+                      "%s: tensor %zu is found", header, i);
+            }
+            safetensors_close(&st);
+        }
+}
+
+/* The first entry whose name was there before is the one that is told. */
+static void test_repeated(void)
+{
+    SafetensorsFile st;
+    check(open_text(&st,
+                    "{" ENTRY("b", "U8", "[0]", "[0,0]") "," A "," A "," ENTRY("b", "U8", "[0]", "[0,0]") "," A "}",
+                    8) == 0,
+          "%s", st.error);
+    check(st.n_tensors == 2 && st.repeated_names && json_key_is(st.repeated_names, "a") &&
+              st.repeated_names == st.header->child->next->next,
+          "the second a");
     safetensors_close(&st);
 }
 
@@ -417,8 +488,8 @@ static void test_many(size_t n, size_t step)
         char name[32];
         SafetensorsTensor t;
         snprintf(name, sizeof name, "t.%zu", i);
-        wrong += safetensors_find(&st, name, &t) != 0 || t.offset != i * step % n
-                 || *safetensors_data(&t) != (t.offset & 255);
+        wrong += safetensors_find(&st, name, &t) != 0 || t.offset != i * step % n ||
+                 *safetensors_data(&t) != (t.offset & 255);
         wrong += st.tensors[i].offset != i;
     }
     check(wrong == 0, "%zu of %zu tensors are not found where they are", wrong, n);
@@ -544,8 +615,10 @@ static void test_every_dtype(void)
                             shape, bytes);
         check(open_tensor(&st, names[i], shape, data, bytes, (int)header - used) == 0 && st.mapped_size == page,
               "%s: %s", names[i], st.error);
-        check(safetensors_find(&st, "t", &t) == 0 && t.dtype == (Dtype)i && strcmp(dtype_name(t.dtype), names[i]) == 0
-                  && dtype_bits(t.dtype) == bits[i] && t.elements * bits[i] == bytes * 8, "%s", names[i]);
+        check(safetensors_find(&st, "t", &t) == 0 && t.dtype == (Dtype)i &&
+                  strcmp(dtype_name(t.dtype), names[i]) == 0 && dtype_bits(t.dtype) == bits[i] &&
+                  t.elements * bits[i] == bytes * 8,
+              "%s", names[i]);
         float *out = safetensors_load_float(&st, "t");
         bool computable = i == DTYPE_F16 || i == DTYPE_BF16 || i == DTYPE_F32 || i == DTYPE_F64;
         check(!out == !computable, "%s", names[i]);
@@ -621,6 +694,92 @@ static void test_into_memory(void)
     safetensors_close(&st);
 }
 
+/* ---- calls that fail ---- */
+
+static bool is_closed(const SafetensorsFile *st)
+{
+    return st->fd == -1 && !st->path && !st->mapped && !st->header && !st->header_json && !st->tensors && !st->lookup &&
+           !st->shapes;
+}
+
+/* That call fails; opening says so, in these words, and leaves nothing open. */
+static void fails_to_open(bool read_into_memory, FailingCall call, long at, int error, const char *words)
+{
+    SafetensorsFile st = {.read_into_memory = read_into_memory};
+    int before = open_files();
+    fail_call(call, at, error);
+    int result = safetensors_open(path, &st);
+    check(call_failed() && result != 0 && strncmp(st.error, path, strlen(path)) == 0 &&
+              strcmp(st.error + strlen(path), words) == 0,
+          "%s, not %s", st.error, words);
+    check(is_closed(&st) && open_files() == before, "%s: something stays open", words);
+}
+
+static void test_failing_calls(void)
+{
+    static const char *const at[] = {"", "0", "8", "62"}; /* the length, the header, the data */
+    write_file(path, "{" A "}", 54, 54, NULL, 8);
+    for (int memory = 0; memory < 2; memory++) {
+        fails_to_open(memory, FSTAT, 1, EIO, ": Input/output error");
+        fails_to_open(memory, MMAP, 1, ENOMEM, ": cannot map 70 bytes: Cannot allocate memory");
+    }
+    for (long i = 1; i <= 3; i++) {
+        char words[100];
+        snprintf(words, sizeof words, ": cannot read byte %s: Input/output error", at[i]);
+        fails_to_open(true, PREAD, i, EIO, words);
+        snprintf(words, sizeof words, ": cannot read byte %s: the file became shorter", at[i]);
+        fails_to_open(true, PREAD, i, 0, words);
+
+        SafetensorsFile st = {.read_into_memory = true};
+        fail_call(PREAD, i, EINTR);
+        check(safetensors_open(path, &st) == 0 && call_failed(), "an interrupted call is repeated: %s", st.error);
+        check(memcmp(st.data, "\0\1\2\3\4\5\6\7", 8) == 0, "the numbers are there");
+        safetensors_close(&st);
+    }
+    SafetensorsFile st = {.read_into_memory = true, .progress = note_progress, .progress_context = &calls};
+    last_done = calls = 0;
+    pread_most = 1;
+    check(safetensors_open(path, &st) == 0 && memcmp(st.data, "\0\1\2\3\4\5\6\7", 8) == 0, "read byte by byte: %s",
+          st.error);
+    pread_most = SIZE_MAX;
+    check(calls == 70 && last_done == 70, "%llu calls", (unsigned long long)calls);
+    safetensors_close(&st);
+}
+
+/* Every allocation of opening fails in turn. */
+static void test_no_memory(void)
+{
+    SafetensorsFile st = {0};
+    long at = 0;
+    bool failed = true;
+    write_file(path, "{" A "}", 54, 54, NULL, 8);
+    while (failed) {
+        int before = open_files();
+        fail_call(ALLOCATION, ++at, ENOMEM);
+        int result = safetensors_open(path, &st);
+        failed = call_failed();
+        check(failed ? result != 0 && strstr(st.error, "not enough memory") : result == 0, "allocation %ld: %s", at,
+              st.error);
+        check(!failed || strncmp(st.error, at == 1 ? "file: " : path, at == 1 ? 6 : strlen(path)) == 0, "%s", st.error);
+        check(!failed || (is_closed(&st) && open_files() == before), "allocation %ld: something stays open", at);
+    }
+    check(at > 7, "path, header, its tree, shapes, look-up, tensors");
+    fail_call(ALLOCATION, 1, ENOMEM);
+    check(!safetensors_load_float(&st, "a") && call_failed() &&
+              strstr(st.error, ": tensor \"a\": not enough memory for 2 numbers"),
+          "%s", st.error);
+    SafetensorsFile all = {.shards = &st, .n_shards = 1};
+    for (long i = 1; i <= 2; i++) {
+        fail_call(ALLOCATION, i, ENOMEM);
+        check(safetensors_join_shards(&all) != 0 && call_failed() &&
+                  strstr(all.error, "not enough memory for 1 tensors"),
+              "%s", all.error);
+        free(all.lookup);
+        free(all.tensors);
+    }
+    safetensors_close(&st);
+}
+
 /* ---- beyond 4 GB ---- */
 
 /* One number, then a tensor of `bytes` bytes whose first and last two bytes are set; the rest of the file is a hole. */
@@ -634,8 +793,8 @@ static void test_sparse(const char *dtype, const char *shape, uint64_t bytes)
     write_file(path, header, (size_t)length, (size_t)length, "\0\0\xc0\x3f", 4);
     off_t begin = 8 + length + 4, end = begin + (off_t)bytes;
     int fd = open(path, O_RDWR);
-    if (fd < 0 || ftruncate(fd, end) != 0 || pwrite(fd, "\x80\x3f", 2, begin) != 2
-        || pwrite(fd, "\x20\xc0", 2, end - 2) != 2) {
+    if (fd < 0 || ftruncate(fd, end) != 0 || pwrite(fd, "\x80\x3f", 2, begin) != 2 ||
+        pwrite(fd, "\x20\xc0", 2, end - 2) != 2) {
         skip("files beyond 4 GB: this file system has none");
         close(fd);
         return;
@@ -656,8 +815,8 @@ static void test_sparse(const char *dtype, const char *shape, uint64_t bytes)
     check(one && *one == 1.5f, "the tensor before it");
     free(one);
     safetensors_close(&st);
-    check(truncate(path, end - 4096) == 0 && safetensors_open(path, &st) != 0
-              && strstr(st.error, "4096 bytes missing at the end"),
+    check(truncate(path, end - 4096) == 0 && safetensors_open(path, &st) != 0 &&
+              strstr(st.error, "4096 bytes missing at the end"),
           "%s", st.error);
     unlink(path);
 }
@@ -743,7 +902,7 @@ typedef struct {
     const char *missing;   /* left out */
     const char *bad;       /* has another shape or dtype: */
     const char *bad_shape, *bad_dtype;
-    const char *nan;       /* has a NaN in its row 3 */
+    const char *nan; /* has a NaN in its row 3 */
 } Making;
 
 /* The tensors in reverse, so that the order in the file is not the order of loading; data at an odd address. */
@@ -906,6 +1065,78 @@ static void test_weights(void)
             }
 }
 
+/* The mapping of the storage fails, whose size is told, then each allocation in turn. */
+static void test_weights_without_memory(WeightMode mode, const char *dtype, const char *size)
+{
+    write_model(path, &(Making){.dtypes = {dtype, NULL}});
+    SafetensorsFile st = {0};
+    Config config = config_of(true);
+    bool failed = true;
+    check(safetensors_open(path, &st) == 0, "%s", st.error);
+    for (long at = 0; failed && (at == 0 || ALLOCATIONS_FAIL); at++) {
+        TransformerWeights w = {.mode = mode};
+        fail_call(at ? ALLOCATION : MMAP, at ? at : 1, ENOMEM);
+        int result = safetensors_load_weights(&st, &config, &w);
+        failed = call_failed();
+        check(failed ? result != 0 && strstr(st.error, "not enough memory") : result == 0, "allocation %ld: %s", at,
+              st.error);
+        check(at || strstr(st.error, size), "%s, not %s", st.error, size);
+        check(!failed || (!w.storage && !w.q && !w.norm), "allocation %ld fails: w stays zeroed", at);
+        safetensors_free_weights(&w);
+    }
+    safetensors_close(&st);
+}
+
+/* The pages of [p, p + n) that this process holds, of those that lie within it as a whole; -1: the system doesn't say.
+ */
+static long pages_held(const unsigned char *p, size_t n)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)p + page - 1) / page,
+           end = ((uintptr_t)p + n) / page;
+    long held = 0;
+    int fd = open("/proc/self/pagemap", O_RDONLY);
+    for (; first < end && held >= 0; first++) {
+        uint64_t entry;
+        held = pread(fd, &entry, 8, (off_t)(first * 8)) == 8 ? held + (long)(entry >> 63) : -1;
+    }
+    close(fd);
+    return held;
+}
+
+/* What is converted or quantised is given back at once, but not what is the only copy. */
+static void test_release(void)
+{
+    enum { ROWS = 16384 };
+    static const char header[] = "{" ENTRY("model.embed_tokens.weight", "BF16", "[16384,32]", "[0,1048576]") "," ENTRY(
+        "model.norm.weight", "F32", "[32]", "[1048576,1048704]") "}";
+    Config config = config_of(true);
+    config.vocab_size = ROWS;
+    config.n_layers = 0;
+    unsigned char *data = calloc(1, 1048704);
+    for (size_t i = 0; i < 524288; i++)
+        put_number(data + 2 * i, "BF16", value(0, i));
+    write_file(path, header, sizeof header - 1, sizeof header - 1, data, 1048704);
+    for (int mode = MODE_F32; mode <= MODE_Q8; mode++)
+        for (int memory = 0; memory < 2; memory++) {
+            SafetensorsFile st = {.read_into_memory = memory};
+            TransformerWeights w = {.mode = (WeightMode)mode};
+            check(safetensors_open(path, &st) == 0 && memcmp(st.data, data, 1048704) == 0, "%s", st.error);
+            long before = pages_held(st.data, 1048576);
+            check(safetensors_load_weights(&st, &config, &w) == 0, "%s", st.error);
+            long after = pages_held(st.data, 1048576);
+            if (before < 0)
+                skip("pages given back: this system does not tell which are held");
+            else if (memory || mode == MODE_BF16)
+                check(before > 200 && after == before, "mode %d: %ld of %ld pages stay", mode, after, before);
+            else
+                check(before > 200 && after == 0, "mode %d: %ld of %ld pages are still held", mode, after, before);
+            check(memcmp(st.data, data, 1048704) == 0, "mode %d: the file's numbers are the same", mode);
+            safetensors_free_weights(&w);
+            safetensors_close(&st);
+        }
+    free(data);
+}
+
 static void test_loading_progress(void)
 {
     SafetensorsFile st = {.progress = note_progress, .progress_context = &calls};
@@ -935,10 +1166,10 @@ static void test_shards(void)
               st.shards[0].error, st.shards[1].error);
         int result = safetensors_join_shards(&st);
         if (twice) {
-            check(result != 0
-                      && strstr(st.error, "second.safetensors: tensor \"model.layers.0.mlp.up_proj.weight\": is also "
-                                          "in ")
-                      && strstr(st.error, path),
+            check(result != 0 &&
+                      strstr(st.error, "second.safetensors: tensor \"model.layers.0.mlp.up_proj.weight\": is also "
+                                       "in ") &&
+                      strstr(st.error, path),
                   "%s", st.error);
         } else {
             for (int mode = MODE_F32; mode <= MODE_BF16; mode++) {
@@ -1013,10 +1244,22 @@ static void test_refused_weights(void)
         int result = load(&st, &w, &cases[i].making, cases[i].mode, cases[i].tied);
         check(result == (cases[i].refusal ? -1 : 0), "case %zu: %s", i, st.error);
         if (cases[i].refusal && result != 0)
-            check(strstr(st.error, cases[i].refusal) && strncmp(st.error, path, strlen(path)) == 0 && !w.storage
-                      && !w.q,
+            check(strstr(st.error, cases[i].refusal) && strncmp(st.error, path, strlen(path)) == 0 && !w.storage &&
+                      !w.q,
                   "case %zu: %s", i, st.error);
         safetensors_free_weights(&w);
+        safetensors_close(&st);
+    }
+    Wanted list[COUNT];
+    list_model(list);
+    for (size_t k = 0; k < COUNT; k++) {
+        SafetensorsFile st;
+        TransformerWeights w;
+        char words[100];
+        snprintf(words, sizeof words, ": there is no tensor \"%.63s\"", list[k].name);
+        check(load(&st, &w, &(Making){.dtypes = {"F16"}, .missing = list[k].name}, MODE_F32, false) != 0 &&
+                  strstr(st.error, words),
+              "%s, not %s", st.error, words);
         safetensors_close(&st);
     }
     SafetensorsFile st;
@@ -1025,8 +1268,8 @@ static void test_refused_weights(void)
     config.dim = config.q_dim = 6;
     check(open_text(&st, "{" ENTRY("model.embed_tokens.weight", "F32", "[10,6]", "[0,240]") "}", 240) == 0, "%s",
           st.error);
-    check(safetensors_load_weights(&st, &config, &w) != 0
-              && strstr(st.error, "rows of 6 numbers; q8 and q4 need a multiple of 32"),
+    check(safetensors_load_weights(&st, &config, &w) != 0 &&
+              strstr(st.error, "rows of 6 numbers; q8 and q4 need a multiple of 32"),
           "%s", st.error);
     safetensors_close(&st);
 }
@@ -1100,6 +1343,8 @@ int main(void)
     test_other_files();
     test_printable();
     test_names();
+    test_order();
+    test_repeated();
     test_many(1, 1);
     test_many(1000, 1);
     test_many(100000, 61);
@@ -1109,9 +1354,18 @@ int main(void)
     test_every_dtype();
     test_threads();
     test_into_memory();
+    test_failing_calls();
+    if (ALLOCATIONS_FAIL)
+        test_no_memory();
+    else
+        skip("failing allocations: not with this C library or sanitizer");
     test_sparse("F32", "[65536,40000]", (uint64_t)65536 * 40000 * 4);
     test_sparse("BF16", "[2147483664]", ((uint64_t)1 << 32) + 32);
     test_weights();
+    test_weights_without_memory(MODE_F32, "BF16", ": not enough memory: the weights take 76160 bytes");
+    test_weights_without_memory(MODE_BF16, "BF16", ": not enough memory: the weights take 1152 bytes"); /* vectors */
+    test_weights_without_memory(MODE_Q8, "F64", ": not enough memory: the weights take ");
+    test_release();
     test_loading_progress();
     test_shards();
     test_refused_weights();

@@ -1,0 +1,96 @@
+/* Makes calls of the C library fail: what is defined here comes before the library's functions in a program that
+ * includes this. Allocations fail with glibc and without sanitizers only, which have their own: see ALLOCATIONS_FAIL.
+ */
+#ifndef FAILING_H
+#define FAILING_H
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#ifndef __has_feature /* clang */
+#define __has_feature(x) 0
+#endif
+#if defined __SANITIZE_ADDRESS__ || __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+typedef enum { ALLOCATION, MMAP, FSTAT, PREAD } FailingCall;
+
+static struct {
+    FailingCall call;
+    long left; /* calls until one fails; 0: none will */
+    int error; /* 0: a pread() that fails is at the end of the file */
+} failing;
+static size_t pread_most = SIZE_MAX; /* bytes that one pread() reads */
+
+/* The at-th of the calls from now on fails, at counted from 1; a later call takes the place of an earlier. */
+static inline void fail_call(FailingCall call, long at, int error)
+{
+    failing.call = call;
+    failing.left = at;
+    failing.error = error;
+}
+
+/* True if the call has failed by now. No other will. */
+static inline bool call_failed(void)
+{
+    bool failed = failing.left == 0;
+    failing.left = 0;
+    return failed;
+}
+
+static inline bool fails(FailingCall call)
+{
+    if (failing.left == 0 || failing.call != call || --failing.left > 0)
+        return false;
+    errno = failing.error;
+    return true;
+}
+
+#define REAL(name) ((__typeof__(&name))(uintptr_t)dlsym(RTLD_NEXT, #name))
+
+void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
+{
+    return fails(MMAP) ? MAP_FAILED : REAL(mmap)(at, n, protection, flags, fd, offset);
+}
+
+int fstat(int fd, struct stat *info)
+{
+    return fails(FSTAT) ? -1 : REAL(fstat)(fd, info);
+}
+
+ssize_t pread(int fd, void *bytes, size_t n, off_t offset)
+{
+    if (fails(PREAD))
+        return failing.error ? -1 : 0;
+    return REAL(pread)(fd, bytes, n < pread_most ? n : pread_most, offset);
+}
+
+#if defined __GLIBC__ && !SANITIZED
+#define ALLOCATIONS_FAIL 1
+
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+
+void *malloc(size_t n)
+{
+    return fails(ALLOCATION) ? NULL : __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    return fails(ALLOCATION) ? NULL : __libc_calloc(n, size);
+}
+#else
+#define ALLOCATIONS_FAIL 0
+#endif
+
+#endif
