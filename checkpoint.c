@@ -710,3 +710,20 @@ const SafetensorsFile *checkpoint_file(const Checkpoint *c, size_t i)
 {
     return c->st.n_shards ? &c->st.shards[i] : &c->st;
 }
+
+int checkpoint_check_sizes(const Checkpoint *c, char err[512])
+{
+    for (size_t i = 0; i < checkpoint_file_count(c); i++) {
+        const SafetensorsFile *f = checkpoint_file(c, i);
+        struct stat info;
+        Shown shown;
+        if (f->read_into_memory)
+            continue;
+        if (fstat(f->fd, &info) != 0)
+            return fail(err, "%s: %s", show(f->path, shown), strerror(errno));
+        if ((uint64_t)info.st_size != f->mapped_size)
+            return fail(err, "%s had %zu bytes and has %lld now: it changed while it was in use", show(f->path, shown),
+                        f->mapped_size, (long long)info.st_size);
+    }
+    return 0;
+}

@@ -29,6 +29,9 @@ const SafetensorsTensor *checkpoint_tensor(const Checkpoint *c, size_t i);
 /* Its files: the one, or the shards. i < checkpoint_file_count(). */
 size_t checkpoint_file_count(const Checkpoint *c);
 const SafetensorsFile *checkpoint_file(const Checkpoint *c, size_t i);
+/* -1 if one of them has another size than when it was opened. Reading beyond the new end raises a signal, but not in the
+ * last page, which reads as zeros there: an answer that was computed from a mapping is asked for this before it is told. */
+int checkpoint_check_sizes(const Checkpoint *c, char err[512]);
 
 /* Reads a whole text file (fresh, NUL-terminated, *length without the NUL); at most limit bytes. */
 char *checkpoint_read_file(const char *path, size_t limit, size_t *length, char err[512]);

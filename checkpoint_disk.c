@@ -150,6 +150,15 @@ static uint64_t next_data(int in, uint64_t begin, uint64_t end, uint64_t *first)
     return *first < end ? stop - *first : 0;
 }
 
+/* A file that was cut meanwhile has a hole where its data were. */
+static bool is_as_long(int fd, uint64_t size)
+{
+    struct stat info;
+    bool known = fstat(fd, &info) == 0;
+    errno = known ? ENODATA : errno;
+    return known && (uint64_t)info.st_size >= size;
+}
+
 int disk_copy(int out, uint64_t out_offset, int in, uint64_t in_offset, uint64_t length, DiskProgress *progress,
               void *context)
 {
@@ -173,7 +182,7 @@ int disk_copy(int out, uint64_t out_offset, int in, uint64_t in_offset, uint64_t
             }
         }
     }
-    return 0;
+    return is_as_long(in, end) ? 0 : -1;
 }
 
 /* ---- new files --------------------------------------------------------------------------------------------------- */

@@ -150,7 +150,7 @@ static char *make_header(const char *path, const ShardContent *c, const Placed *
     for (long length = ftell(out); length % 8 != 0; length++)
         fputc(' ', out);
     failed = ferror(out) || failed;
-    failed = fclose(out) != 0 || failed;
+    failed = fclose(out) != 0 || !text || failed;
     if (failed || *size - 8 > MAX_HEADER) {
         if (failed)
             fail(err, "%s: not enough memory for the header", path);

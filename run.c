@@ -255,6 +255,7 @@ int cmd_generate(int argc, char **argv)
     }
     end_within(0);
     progress_end();
+    session_check(&s);
     if (common.json)
         write_generated_json(&s, &g, &prompt, how.sampling.seed);
     else if (!s.tokenizer)
@@ -308,8 +309,8 @@ static void on_bus_error(int signal_number)
     memcpy(sentence + sizeof before - 1, mapped_name, name);
     memcpy(sentence + sizeof before - 1 + name, after, sizeof after - 1);
     if (write(STDERR_FILENO, sentence, length) < 0)
-        _exit(EXIT_FAILED);
-    _exit(EXIT_FAILED);
+        _exit(exit_code(EXIT_FAILED));
+    _exit(exit_code(EXIT_FAILED));
 }
 
 /* Started with a closed 0, 1 or 2, a file opened later would get that number. /dev/null takes it, opened the wrong way

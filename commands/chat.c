@@ -336,8 +336,7 @@ static char *conversation_json(const Chat *c, size_t *length)
         fputc('}', out);
     }
     fputs("]}\n", out);
-    if (fclose(out))
-        die(EXIT_FAILED, "out of memory");
+    close_memory(out, &text);
     return text;
 }
 

@@ -32,6 +32,13 @@ void *must(void *memory)
     return memory;
 }
 
+void close_memory(FILE *f, char *const *text)
+{
+    bool failed = ferror(f);
+    if (fclose(f) || failed || !*text)
+        die(EXIT_FAILED, "out of memory");
+}
+
 double seconds_now(void)
 {
     struct timespec t;
@@ -241,6 +248,12 @@ int __lsan_is_turned_off(void)
     return dying;
 }
 
+int exit_code(int code)
+{
+    bool is_diff = command_name && !strcmp(command_name, "diff"); /* whose 1 means that there are differences */
+    return code == EXIT_FAILED && is_diff ? EXIT_USAGE : code;
+}
+
 _Noreturn void die(int code, const char *fmt, ...)
 {
     va_list args;
@@ -249,8 +262,7 @@ _Noreturn void die(int code, const char *fmt, ...)
     say("", fmt, args);
     va_end(args);
     emergency_cleanup();
-    bool is_diff = command_name && !strcmp(command_name, "diff"); /* whose 1 means that there are differences */
-    exit(code == EXIT_FAILED && is_diff ? EXIT_USAGE : code);
+    exit(exit_code(code));
 }
 
 _Noreturn void usage_error(const char *fmt, ...)

@@ -97,6 +97,7 @@ extern const char *command_name; /* NULL before main() has found one */
 void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void notice(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* not with -q */
 _Noreturn void die(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int exit_code(int code); /* what this command ends with: run diff has another code for trouble */
 _Noreturn void usage_error(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* exit 2, pointing at --help */
 /* Flushes stdout, and dies if it could not be written: the last thing a command does. Returns code. */
 int finish(int code);
@@ -134,6 +135,7 @@ int terminal_width(FILE *f); /* columns; 80 if it is no terminal */
 bool use_color(FILE *f); /* a terminal, and NO_COLOR is not set */
 double seconds_now(void); /* monotonic */
 void *must(void *memory); /* dies if it is NULL: out of memory */
+void close_memory(FILE *f, char *const *text); /* what open_memstream() opened; dies if some of it is missing */
 
 /* ---- input and output ---- */
 
@@ -190,6 +192,8 @@ void start_pool(void);
 Tokenizer *open_tokenizer(void); /* of -m, without weights; dies on failure */
 /* Opens the weights that model names (NULL: the default) without loading them; dies. */
 void open_checkpoint(Checkpoint *c, const char *model);
+void check_sizes(const Checkpoint *c); /* dies if a file was cut since: what was read of it is wrong then */
+void session_check(const Session *s);  /* the same, if the weights are read where they lie in the file */
 
 void check_ids(const Session *s, const int *ids, size_t n); /* every id below vocab_size, n within the context; dies */
 /* Prompt text, or --ids, as ids that were checked; an empty text is the begin token. */
@@ -213,8 +217,8 @@ typedef struct {
     float logit;
     double probability;
 } Ranked;
-/* The `count` (<= n) most likely ids, best first, lower ids first among equals; fresh. NULL: not finite. */
-Ranked *rank_logits(const float *logits, size_t n, size_t count);
+/* The `count` (<= n) most likely ids, best first, lower ids first among equals, into out [n]. -1: not finite. */
+int rank_logits(const float *logits, size_t n, size_t count, Ranked *out);
 
 /* ---- what generate and chat share: commands/generate.c ---- */
 

@@ -212,7 +212,6 @@ typedef struct {
 static void open_side(Checkpoint *c, const char *name)
 {
     char err[512];
-    snprintf(mapped_name, sizeof mapped_name, "%s", name);
     if (checkpoint_open(c, name, false, err) != 0)
         die(EXIT_TROUBLE, "%s", err);
 }
@@ -490,11 +489,14 @@ int cmd_diff(int argc, char **argv)
     if (count < 2)
         usage_error("two checkpoints are needed");
     Diff d = {0};
+    snprintf(mapped_name, sizeof mapped_name, "%.120s or %.120s", argv[1], argv[2]);
     open_side(&d.a, argv[1]);
     open_side(&d.b, argv[2]);
     start_pool();
     pair_tensors(&d);
     compare_all(&d);
+    check_sizes(&d.a);
+    check_sizes(&d.b);
     bool same = d.counts[SAME] == d.n;
     if (patch && same)
         notice("no difference: no patch was written");

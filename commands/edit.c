@@ -104,7 +104,7 @@ static int refuse(const Slice *s, uint64_t position, const char *why, char err[5
     size_t length;
     FILE *out = must(open_memstream(&index, &length));
     print_index(out, s->tensor, element);
-    fclose(out);
+    close_memory(out, &index);
     snprintf(err, 512, "tensor \"%.150s\", element %.80s: %.200s; nothing was changed", name, index, why);
     free(name);
     free(index);

@@ -15,7 +15,8 @@ typedef struct {
     Session *s;
     const SafetensorsFile *file; /* of the line before */
     float *logits;               /* [vocab], scratch */
-    float *x;                    /* [dim], the residual stream after the last layer */
+    Ranked *best;                /* [vocab], scratch */
+    float *x, *normed;           /* [dim], the residual stream after the last layer, and normed */
     int layer;                   /* of the line before */
     size_t positions;            /* that attention looks back over */
     size_t values;               /* shown in a line */
@@ -36,28 +37,25 @@ static uint64_t byte_of(const SafetensorsTensor *t)
     return 8 + t->file->header_len + t->offset;
 }
 
-/* The likeliest next tokens, at most GUESSES; NULL if the logits are not finite. */
-static Ranked *guesses(const Session *s, const float *logits, size_t *count)
+/* The likeliest next tokens are in e->best; how many: at most GUESSES, 0 if the logits are not finite. */
+static size_t guesses(Explainer *e, const float *logits)
 {
-    size_t vocab = s->model.config.vocab_size;
-    *count = vocab < GUESSES ? vocab : GUESSES;
-    return rank_logits(logits, vocab, *count);
+    size_t vocab = e->s->model.config.vocab_size, count = vocab < GUESSES ? vocab : GUESSES;
+    return rank_logits(logits, vocab, count, e->best) ? 0 : count;
 }
 
 /* ---- as a table -------------------------------------------------------------------------------------------------- */
 
-static void print_guess(const Session *s, const char *label, const float *logits)
+static void print_guess(Explainer *e, const char *label, const float *logits)
 {
-    size_t count;
-    Ranked *best = guesses(s, logits, &count);
+    size_t count = guesses(e, logits);
     printf("  %-24s", label);
-    for (size_t i = 0; best && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         putchar(' ');
-        print_token(stdout, s->tokenizer, best[i].id, 0);
-        printf(" %.1f%%", 100 * best[i].probability);
+        print_token(stdout, e->s->tokenizer, e->best[i].id, 0);
+        printf(" %.1f%%", 100 * e->best[i].probability);
     }
-    puts(best ? "" : " not a finite number");
-    free(best);
+    puts(count ? "" : " not a finite number");
 }
 
 static void print_step(Explainer *e, int layer, const char *label, const SafetensorsTensor *t, const float *values,
@@ -89,20 +87,18 @@ static void print_step(Explainer *e, int layer, const char *label, const Safeten
 
 /* ---- as JSON ----------------------------------------------------------------------------------------------------- */
 
-static void write_guess(const Session *s, const float *logits)
+static void write_guess(Explainer *e, const float *logits)
 {
-    size_t count;
-    Ranked *best = guesses(s, logits, &count);
+    size_t count = guesses(e, logits);
     printf(",\"next\":[");
-    for (size_t i = 0; best && i < count; i++) {
-        printf("%s{\"id\":%d,\"token\":", i ? "," : "", best[i].id);
-        write_token_json(stdout, s->tokenizer, best[i].id);
+    for (size_t i = 0; i < count; i++) {
+        printf("%s{\"id\":%d,\"token\":", i ? "," : "", e->best[i].id);
+        write_token_json(stdout, e->s->tokenizer, e->best[i].id);
         printf(",\"prob\":");
-        json_write_double(stdout, best[i].probability);
+        json_write_double(stdout, e->best[i].probability);
         putchar('}');
     }
     putchar(']');
-    free(best);
 }
 
 static void write_step(int layer, const char *step, const SafetensorsTensor *t, const float *values, size_t n)
@@ -142,7 +138,7 @@ static void tell(Explainer *e, int layer, const char *step, const char *tensor, 
         printf("%s", e->any ? ",\n" : "");
         write_step(layer, step, t, values, n);
         if (guess)
-            write_guess(e->s, guess);
+            write_guess(e, guess);
         putchar('}');
     } else {
         size_t length = strlen(step);
@@ -152,7 +148,7 @@ static void tell(Explainer *e, int layer, const char *step, const char *tensor, 
         snprintf(label, sizeof label, "%s%s", step, has_bias ? " +bias" : is_added ? " (added)" : "");
         print_step(e, layer, label, t, values, n);
         if (guess)
-            print_guess(e->s, layer < 0 ? "the next token:" : "next, if it ended here:", guess);
+            print_guess(e, layer < 0 ? "the next token:" : "next, if it ended here:", guess);
     }
     e->any = true;
 }
@@ -177,12 +173,10 @@ static void tell_end(Explainer *e, const float *logits)
 {
     Session *s = e->s;
     const Config *c = &s->model.config;
-    float *normed = must(malloc(c->dim * sizeof *normed));
-    rmsnorm(normed, e->x, s->model.weights.norm, c->dim, c->rms_norm_eps);
-    tell(e, -1, "norm", "model.norm.weight", normed, c->dim, NULL);
+    rmsnorm(e->normed, e->x, s->model.weights.norm, c->dim, c->rms_norm_eps);
+    tell(e, -1, "norm", "model.norm.weight", e->normed, c->dim, NULL);
     tell(e, -1, c->tie_word_embeddings ? "embed_tokens, as head" : "lm_head",
          c->tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", logits, c->vocab_size, logits);
-    free(normed);
 }
 
 static void explain(Session *s, const IdList *prompt)
@@ -200,7 +194,9 @@ static void explain(Session *s, const IdList *prompt)
     if (run_state_reserve(&s->state, prompt->count, err)) /* nothing may fail once something was printed */
         die(EXIT_FAILED, "%s", err);
     e.logits = must(malloc(c->vocab_size * sizeof *e.logits));
+    e.best = must(malloc(c->vocab_size * sizeof *e.best));
     e.x = must(calloc(c->dim, sizeof *e.x));
+    e.normed = must(calloc(c->dim, sizeof *e.normed));
     if (last)
         session_forward(s, prompt->items, last);
     if (common.json) {
@@ -225,7 +221,9 @@ static void explain(Session *s, const IdList *prompt)
     tell_end(&e, logits);
     printf("%s", common.json ? "\n]}\n" : "");
     free(e.logits);
+    free(e.best);
     free(e.x);
+    free(e.normed);
 }
 
 int cmd_explain(int argc, char **argv)

@@ -59,6 +59,7 @@ static Hashes hash_all(const Checkpoint *c)
         tasks[h.n_files + i] = (Sha256Task){safetensors_data(h.entries[i]), h.entries[i]->length, h.tensors[i]};
     }
     run_tasks(tasks, h.n_files + h.n_tensors);
+    check_sizes(c);
     free(tasks);
     return h;
 }

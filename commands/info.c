@@ -492,28 +492,23 @@ static void write_memory_json(const Checkpoint *cp, const Config *c)
     putchar(']');
 }
 
-/* config.json as it is, or null. */
-static void write_config_json(const Checkpoint *c)
+/* config.json as it is; NULL if it is none. */
+static JsonValue *read_config_json(const Checkpoint *c, char **text)
 {
     size_t size = strlen(c->directory) + 32, length;
     char *path = must(malloc(size)), err[512];
     snprintf(path, size, "%s/config.json", c->directory);
-    char *text = checkpoint_read_file(path, (size_t)16 << 20, &length, err);
-    JsonValue *root = text ? json_parse(text, length, err) : NULL;
-    if (root)
-        json_print(stdout, root, JSON_COMPACT);
-    else
-        printf("null");
-    json_free(root);
-    free(text);
+    *text = checkpoint_read_file(path, (size_t)16 << 20, &length, err);
     free(path);
+    return *text ? json_parse(*text, length, err) : NULL;
 }
 
 static void write_model_json(const Checkpoint *c, const char *find)
 {
     Config config;
-    char err[512];
+    char err[512], *text;
     bool known = !checkpoint_read_config(c, &config, err);
+    JsonValue *root = read_config_json(c, &text);
     printf("{\"model\":");
     json_write_string(stdout, c->argument ? c->argument : c->directory,
                       strlen(c->argument ? c->argument : c->directory));
@@ -523,7 +518,12 @@ static void write_model_json(const Checkpoint *c, const char *find)
         write_file_json(checkpoint_file(c, i), find);
     }
     printf("],\"config\":");
-    write_config_json(c);
+    if (root)
+        json_print(stdout, root, JSON_COMPACT);
+    else
+        printf("null");
+    json_free(root);
+    free(text);
     printf(",\"config_problem\":");
     if (known)
         printf("null");

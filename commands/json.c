@@ -18,8 +18,7 @@ static void print_document(const JsonValue *v, JsonStyle style)
         size_t length = 0;
         FILE *memory = must(open_memstream(&text, &length));
         json_print(memory, v, style);
-        if (fclose(memory))
-            die(EXIT_FAILED, "out of memory");
+        close_memory(memory, &text);
         print_text(stdout, text, length);
         free(text);
     }

@@ -95,8 +95,8 @@ static void print_best(Session *s, const IdList *prompt, size_t top)
 {
     size_t vocab = s->model.config.vocab_size, count = top < vocab ? top : vocab;
     const float *logits = session_forward(s, prompt->items, prompt->count);
-    Ranked *best = rank_logits(logits, vocab, count);
-    if (!best)
+    Ranked *best = must(malloc(vocab * sizeof *best));
+    if (rank_logits(logits, vocab, count, best))
         die(EXIT_FAILED, "the logits at position %zu are not finite: NaN or infinity in the weights?",
             prompt->count - 1);
     if (common.json)

@@ -198,6 +198,13 @@ static const Matrix *matrix_at(const Model *m, size_t i)
     return i == 7 * m->config.n_layers ? &w->head : NULL;
 }
 
+void check_sizes(const Checkpoint *c)
+{
+    char err[512];
+    if (checkpoint_check_sizes(c, err))
+        die(EXIT_FAILED, "%s", err);
+}
+
 static void loading(void *context, uint64_t done, uint64_t total)
 {
     (void)context;
@@ -224,6 +231,7 @@ static void load_weights(Session *s, WeightMode mode)
     want_large_pieces(&s->checkpoint);
     if (safetensors_load_weights(st, &s->model.config, &s->model.weights))
         die(EXIT_FAILED, "%s", st->error);
+    check_sizes(&s->checkpoint);
     progress_end();
     const Matrix *m;
     for (size_t i = 0; (m = matrix_at(&s->model, i)); i++)
@@ -327,6 +335,12 @@ void session_close(Session *s)
     *s = (Session){0};
 }
 
+void session_check(const Session *s)
+{
+    if (s->model.weights.mode == MODE_BF16)
+        check_sizes(&s->checkpoint);
+}
+
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
 void check_ids(const Session *s, const int *ids, size_t n)
@@ -373,6 +387,7 @@ const float *session_forward(Session *s, const int *ids, size_t n)
         progress("reading the prompt", done, n);
     }
     progress_end();
+    session_check(s);
     return logits;
 }
 
@@ -448,17 +463,16 @@ static int by_rank(const void *a, const void *b)
     return x->id < y->id ? -1 : 1;
 }
 
-Ranked *rank_logits(const float *logits, size_t n, size_t count)
+int rank_logits(const float *logits, size_t n, size_t count, Ranked *out)
 {
     float largest;
     double log_sum;
     if (log_sum_exp(logits, n, &largest, &log_sum))
-        return NULL;
-    Ranked *all = must(malloc(n * sizeof *all));
+        return -1;
     for (size_t i = 0; i < n; i++)
-        all[i] = (Ranked){(int)i, logits[i], 0};
-    qsort(all, n, sizeof *all, by_rank);
+        out[i] = (Ranked){(int)i, logits[i], 0};
+    qsort(out, n, sizeof *out, by_rank);
     for (size_t i = 0; i < count; i++)
-        all[i].probability = exp_f64((double)all[i].logit - (double)largest - log_sum);
-    return all;
+        out[i].probability = exp_f64((double)out[i].logit - (double)largest - log_sum);
+    return 0;
 }

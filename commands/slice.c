@@ -445,6 +445,7 @@ static void stats_of_all(const Checkpoint *c, const char *find)
         tell_progress(&p, t->length);
     }
     progress_end();
+    check_sizes(c);
     if (common.json)
         printf("\n]}\n");
     else if (bad)

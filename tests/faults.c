@@ -2,11 +2,17 @@
  * for memory, reading and threads.
  *
  * As a library for LD_PRELOAD (cc -shared): the calls of FAULT_GROUP are counted from 1, and number FAULT_AT fails.
- *     memory   malloc, calloc, realloc, aligned_alloc, posix_memalign, strdup, mmap: ENOMEM
- *     files    open and fopen for reading, read, pread, stat, fstat: EIO
- *     writes   write, pwrite, fsync, ftruncate: EIO; and write to standard output
+ *     memory   malloc, calloc, realloc, aligned_alloc, posix_memalign, mmap: ENOMEM
+ *     files    open and fopen for reading, read, pread, fread, stat, fstat, copy_file_range: EIO
+ *     stale    the same, and all that come after it: ESTALE
+ *     short    read, pread, copy_file_range: half of what was asked for
+ *     end      the same: nothing, as at the end of a file
+ *     cut      nothing fails, but the file FAULT_FILE becomes FAULT_BYTES long
+ *     swap     nothing fails, but the file FAULT_OTHER takes the name FAULT_FILE
+ *     writes   open for writing, write, pwrite, fsync, ftruncate: EIO
  *     threads  pthread_create: EAGAIN
- * FAULT_COUNT names a file that gets the number of calls.
+ * For cut and swap clock_gettime and mmap count, too: they are moments between the calls that read. FAULT_COUNT names a
+ * file that gets the number of calls.
  *
  * As a program (-DROOMS, linked with the rooms): each room's functions with each allocation failing in turn. They must
  * fail with a sentence, or succeed, and leave no memory behind.
@@ -17,6 +23,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -28,11 +35,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define REAL(name) ((__typeof__(&name))(uintptr_t)dlsym(RTLD_NEXT, #name))
 
-typedef enum { NONE, MEMORY, FILES, WRITES, THREADS } Group;
+typedef enum { NONE, MEMORY, FILES, STALE, SHORT, END, CUT, SWAP, WRITES, THREADS } Group;
 
 static Group group;
 static atomic_long calls, fail_at, blocks; /* blocks: allocated and not freed */
@@ -43,6 +51,33 @@ static bool fails(Group g, int error)
         return false;
     errno = error;
     return true;
+}
+
+/* What happens at a call that reads *n bytes, or (NULL) at one of another kind. */
+static bool read_fails(size_t *n)
+{
+    if (group < FILES || group > SWAP || (!n && (group == SHORT || group == END)))
+        return false;
+    long call = atomic_fetch_add(&calls, 1) + 1;
+    if (!fail_at || (group == STALE ? call < fail_at : call != fail_at))
+        return false;
+    if (group == SHORT)
+        *n = (*n + 1) / 2;
+    if (group == END)
+        *n = 0;
+    if (group == CUT && truncate(getenv("FAULT_FILE"), atol(getenv("FAULT_BYTES"))) != 0)
+        abort();
+    if (group == SWAP && rename(getenv("FAULT_OTHER"), getenv("FAULT_FILE")) != 0)
+        abort();
+    errno = group == FILES ? EIO : group == STALE ? ESTALE : errno;
+    return group == FILES || group == STALE;
+}
+
+/* A moment at which a file can change. */
+static void moment(void)
+{
+    if (group == CUT || group == SWAP)
+        read_fails(NULL);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -100,6 +135,7 @@ void free(void *p)
 
 void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
 {
+    moment();
     return fails(MEMORY, ENOMEM) ? MAP_FAILED : REAL(mmap)(at, n, protection, flags, fd, offset);
 }
 
@@ -116,7 +152,7 @@ int open(const char *path, int flags, ...)
     va_start(args, flags);
     mode_t mode = mode_of(flags, args);
     va_end(args);
-    return fails(flags & O_CREAT ? WRITES : FILES, EIO) ? -1 : REAL(open)(path, flags, mode);
+    return (flags & O_CREAT ? fails(WRITES, EIO) : read_fails(NULL)) ? -1 : REAL(open)(path, flags, mode);
 }
 
 int open64(const char *path, int flags, ...)
@@ -130,27 +166,49 @@ int open64(const char *path, int flags, ...)
 
 FILE *fopen(const char *path, const char *mode)
 {
-    return fails(mode[0] == 'r' ? FILES : WRITES, EIO) ? NULL : REAL(fopen)(path, mode);
+    return (mode[0] == 'r' ? read_fails(NULL) : fails(WRITES, EIO)) ? NULL : REAL(fopen)(path, mode);
 }
 
 ssize_t read(int fd, void *bytes, size_t n)
 {
-    return fails(FILES, EIO) ? -1 : REAL(read)(fd, bytes, n);
+    return read_fails(&n) ? -1 : REAL(read)(fd, bytes, n);
+}
+
+/* Reading /proc/self/mem at 0 is EIO, which the stream then finds by itself. */
+size_t fread(void *restrict bytes, size_t size, size_t n, FILE *restrict f)
+{
+    if (read_fails(NULL)) {
+        int bad = REAL(open)("/proc/self/mem", O_RDONLY);
+        dup2(bad, fileno(f));
+        close(bad);
+    }
+    return REAL(fread)(bytes, size, n, f);
+}
+
+ssize_t copy_file_range(int in, off_t *from, int out, off_t *to, size_t n, unsigned flags)
+{
+    return read_fails(&n) ? -1 : REAL(copy_file_range)(in, from, out, to, n, flags);
+}
+
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+    moment();
+    return REAL(clock_gettime)(clock, t);
 }
 
 ssize_t pread(int fd, void *bytes, size_t n, off_t offset)
 {
-    return fails(FILES, EIO) ? -1 : REAL(pread)(fd, bytes, n, offset);
+    return read_fails(&n) ? -1 : REAL(pread)(fd, bytes, n, offset);
 }
 
 int fstat(int fd, struct stat *info)
 {
-    return fails(FILES, EIO) ? -1 : REAL(fstat)(fd, info);
+    return read_fails(NULL) ? -1 : REAL(fstat)(fd, info);
 }
 
 int stat(const char *restrict path, struct stat *restrict info)
 {
-    return fails(FILES, EIO) ? -1 : REAL(stat)(path, info);
+    return read_fails(NULL) ? -1 : REAL(stat)(path, info);
 }
 
 ssize_t write(int fd, const void *bytes, size_t n)
@@ -184,7 +242,8 @@ int pthread_create(pthread_t *restrict thread, const pthread_attr_t *restrict at
 #ifndef ROOMS
 __attribute__((constructor)) static void begin(void)
 {
-    static const char *const names[] = {"", "memory", "files", "writes", "threads"};
+    static const char *const names[] = {"",    "memory", "files", "stale",  "short",
+                                        "end", "cut",    "swap",  "writes", "threads"};
     const char *name = getenv("FAULT_GROUP"), *at = getenv("FAULT_AT");
     fail_at = at ? atol(at) : 0;
     for (Group g = MEMORY; name && g <= THREADS; g++)
@@ -412,6 +471,31 @@ static int do_merge(char err[512])
     return status;
 }
 
+static int remove_entry(const char *path, const struct stat *info, int type, struct FTW *where)
+{
+    (void)info, (void)type, (void)where;
+    return remove(path);
+}
+
+static int do_split(char err[512])
+{
+    Checkpoint c;
+    char path[256];
+    size_t shards;
+    path_of(path, "parts");
+    int status = checkpoint_open(&c, DEMO, false, err);
+    if (status != 0)
+        return -1;
+    status = shards_split(&c, path, 1000000, NULL, NULL, &shards, err);
+    checkpoint_close(&c);
+    check(status == 0 || access(path, F_OK) != 0, "a failed split left %s", path);
+    long counted = calls;
+    fail_at = 0;
+    nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    calls = counted;
+    return status;
+}
+
 /* An edit that was cut off before can be undone. */
 static void put_back(const char *path)
 {
@@ -491,6 +575,7 @@ static const struct {
               {"generate", do_generate},
               {"slice", do_slice},
               {"merge", do_merge},
+              {"split", do_split},
               {"edit, undo", do_edit},
               {"patch", do_patch}};
 

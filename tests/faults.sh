@@ -1,8 +1,9 @@
 #!/bin/sh
-# Memory runs out, files cannot be read or written, threads are refused: at each call in turn, in every room
-# (tests/faults.c as a program) and in the whole program (as a library for LD_PRELOAD). Whatever happens, a run ends with
-# exit 0, or with one sentence and exit 1 (diff: 2), never by a signal; with --json nothing is on standard output then;
-# and no half-written file is left.
+# Memory runs out, files cannot be read or written, threads are refused; a network disk goes away, reads come short, the
+# model is cut or replaced by another while it is used: at each call in turn, in every room (tests/faults.c as a program)
+# and in the whole program (as a library for LD_PRELOAD). Whatever happens, a run ends with exit 0 and the right answer,
+# or with one sentence and exit 1 (diff: 2), never by a signal; with --json nothing is on standard output then; and no
+# half-written file is left.
 #
 #     RUN=./run tests/faults.sh [MOST]    MOST: faults of one kind in one command (150; more are spread over all calls)
 #
@@ -42,8 +43,9 @@ fi
 fresh() { # the folder that a command works in
     rm -rf "$work/box"
     mkdir "$work/box"
-    cp "$demo/model.safetensors" "$work/box/m.safetensors"
     cd "$work/box" || exit 1
+    cp "$demo"/*.json "$demo/model.safetensors" .
+    cp "$work/other.safetensors" other
 }
 
 complain() {
@@ -52,62 +54,108 @@ complain() {
     good=0
 }
 
+answer() { # of the command just run: what it printed and wrote; times and free memory aside
+    sed 's/"stats".*//; s/"memory_available":[0-9]*//' "$work/out"
+    find . -type f ! -name model.safetensors ! -name other ! -name '*.undo' ! -path './*.json' | sort | xargs -r cksum
+}
+
 look() { # at how a run ended
     case $command in diff*) bad=2 ;; *) bad=1 ;; esac
-    [ $code -eq 0 ] || [ $code -eq $bad ] || [ "$code $command" = "1 ${command#diff}" ] || complain "exit $code"
-    if [ $code -ne 0 ]; then
-        case $command in
-        diff*) ;;
-        *) grep -q '^run' "$work/err" || complain "no sentence" ;;
-        esac
+    answer >"$work/answer"
+    if cmp -s "$work/want" "$work/answer" || { [ "$group" = swap ] && cmp -s "$work/want.other" "$work/answer"; }; then
+        same=1
+    else
+        same=0
+    fi
+    if [ $code -eq $usual ] || { [ "$group" = swap ] && [ $code -eq $usual_other ]; }; then
+        case $command in info*) ;; *) [ $same -eq 1 ] || complain "another answer" ;; esac
+    elif [ $code -ne $bad ]; then
+        complain "exit $code"
+    else
+        grep -q '^run' "$work/err" || complain "no sentence"
         [ "$(grep -vc 'warning' "$work/err")" -le 3 ] || complain "many words"
         case $command in *--json*) [ ! -s "$work/out" ] || complain "output in spite of an error" ;; esac
+        [ "$group" != short ] || complain "a short read is no error"
     fi
     for left in *.part; do [ ! -e "$left" ] || complain "$left is left"; done
-    [ ! -e m.safetensors.undo ] || [ $code -eq 0 ] || "$RUN" edit m.safetensors --undo -q >/dev/null 2>"$work/err" \
+    [ ! -e model.safetensors.undo ] || [ $code -eq 0 ] || "$RUN" edit model.safetensors --undo -q >/dev/null 2>"$work/err" \
         || complain "what is left cannot be undone"
 }
 
+run() { # [FAULT_AT=N]: the command, with this fault
+    [ $# -eq 0 ] || set -- env "$1" LD_PRELOAD="$work/faults.so" FAULT_GROUP="$group" FAULT_COUNT="$work/count" \
+        FAULT_FILE=model.safetensors FAULT_OTHER=other FAULT_BYTES="$length"
+    eval "timeout 60 \"\$@\" $RUN $command" >"$work/out" 2>"$work/err" </dev/null
+    code=$?
+}
+
 try() { # group command..
-    group=$1 command=$2 good=1
+    group=${1%:*} length=${1#*:} command=$2 good=1 at=0 calls=0
     fresh
-    at=0 calls=0
-    # shellcheck disable=SC2086
-    eval "LD_PRELOAD=$work/faults.so FAULT_GROUP=$group FAULT_COUNT=$work/count $RUN $command" >"$work/out" 2>"$work/err" </dev/null
+    mv other model.safetensors
+    run
+    answer >"$work/want.other"
+    usual_other=$code
+    fresh
+    run FAULT_AT=0
+    answer >"$work/want"
+    usual=$code
     read -r calls <"$work/count"
     step=$(((calls + most - 1) / most))
     [ $step -gt 0 ] || step=1
     at=1 n=0
     while [ $at -le "$calls" ]; do
         fresh
-        eval "LD_PRELOAD=$work/faults.so FAULT_GROUP=$group FAULT_AT=$at timeout 60 $RUN $command" >"$work/out" 2>"$work/err" </dev/null
-        code=$?
+        run FAULT_AT=$at
         look
         at=$((at + step)) n=$((n + 1))
     done
     faults=$((faults + n))
-    echo "$command: $group: $n of $calls calls"
+    case $group$n in memory0 | stale0) complain "the library does not work" ;; esac
+    echo "$command: $1: $n of $calls calls"
     if [ $good -eq 1 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 }
 
+cp "$demo/model.safetensors" "$work/other.safetensors"
+"$RUN" edit "$work/other.safetensors" --tensor model.norm.weight --scale -1 -q >/dev/null || exit 1
+size=$(wc -c <"$demo/model.safetensors")
 while read -r command; do
     for group in memory files writes threads; do
         try $group "$command"
     done
 done <<END
-generate "Once upon" -m $demo -n 3 --json -t 2 -q
-generate "Once upon" -m $demo -n 3 -w bf16 -t 2 -q
-generate "Once upon" -m $demo -n 2 -w q4 --no-mmap -t 1 -q
-info $demo --json
-info m.safetensors --stats
-tokenize "Once upon a time" -m $demo --json
-logits "Once upon" -m $demo -t 1 -q
-diff m.safetensors $demo/model.safetensors
-edit m.safetensors --tensor model.norm.weight --set 1
-split m.safetensors parts --max-shard-size 1MB
-merge m.safetensors new.safetensors
-hash m.safetensors
-json $demo/config.json
+generate "Once upon" -m . -n 3 --json -t 2 -q
+generate "Once upon" -m . -n 3 -w bf16 -t 2 -q
+generate "Once upon" -m . -n 2 -w q4 --no-mmap -t 1 -q
+info . --json
+info model.safetensors --stats
+tokenize "Once upon a time" -m . --json
+logits "Once upon" -m . -t 1 --json -q
+explain "Once upon" -m . --json -q
+perplexity config.json -m . --json -q
+diff model.safetensors $demo/model.safetensors --json
+edit model.safetensors --tensor model.norm.weight --set 1
+split model.safetensors parts --max-shard-size 1MB
+merge model.safetensors new.safetensors
+hash model.safetensors --json
+json config.json
+END
+most=$(((most + 2) / 3))
+while read -r command; do
+    for group in stale short end cut:$((size / 2)) cut:$((size - 1)) swap; do
+        try $group "$command"
+    done
+done <<END
+generate "Once upon" -m . -n 3 --greedy --json -t 2 -q
+generate "Once upon" -m . -n 3 --greedy --json -w bf16 -t 2 -q
+generate "Once upon" -m . -n 3 --greedy --json -w q8 --no-mmap -t 1 -q
+perplexity config.json -m . -w bf16 --json -q
+hash model.safetensors
+diff model.safetensors $demo/model.safetensors
+split . parts --by-layer
+merge model.safetensors new.safetensors
+info . --stats
+tokenize "Once upon a time" -m . --json
 END
 echo "$faults faults in the program"
 echo "faults: $passed passed, $failed failed, $skipped skipped"
