@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #endif
 #include "../checkpoint.h"
+#include "../checkpoint_shards.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -639,6 +640,29 @@ static void test_golden(const char *golden)
     checkpoint_close(&c);
 }
 
+/* A file that is cut while it is open: what was read of it is not trusted, and no copy of it is made. */
+static void test_cut(void)
+{
+    Checkpoint mapped, in_memory;
+    char path[5000], err[512] = "";
+    snprintf(path, sizeof path, "%s", at("cut.safetensors"));
+    put_tensors(path, "abcdef");
+    check(checkpoint_open(&mapped, path, false, err) == 0 && checkpoint_open(&in_memory, path, true, err) == 0, "%s",
+          err);
+    check(checkpoint_check_sizes(&mapped, err) == 0, "%s", err);
+    off_t size = (off_t)mapped.st.mapped_size;
+    for (int gone = 1; gone < 7; gone += 5) { /* some of the data, all of them */
+        check(truncate(path, size - gone) == 0, "%s", path);
+        check(checkpoint_check_sizes(&mapped, err) == -1 && strstr(err, "cut.safetensors had"), "%s", err);
+        check(checkpoint_check_sizes(&in_memory, err) == 0, "what was read into memory stays: %s", err);
+        check(shards_merge(&mapped, at("copy.safetensors"), NULL, NULL, err) == -1 && strstr(err, "became shorter"),
+              "%d bytes are gone: %s", gone, err);
+        check(access(at("copy.safetensors"), F_OK) != 0, "a copy with zeros for what is gone");
+    }
+    checkpoint_close(&mapped);
+    checkpoint_close(&in_memory);
+}
+
 int main(void)
 {
     const char *tmp = getenv("TMPDIR"), *golden = getenv("GOLDEN");
@@ -655,6 +679,7 @@ int main(void)
     test_bad_indexes();
     test_wrong_files();
     test_reading();
+    test_cut();
     test_tied_head();
     test_default();
     if (golden && *golden)

@@ -297,7 +297,8 @@ static void *do_nothing(void *unused)
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
 #elif defined(__has_feature)
-#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
+#define SANITIZED                                                                                                      \
+    (__has_feature(address_sanitizer) || __has_feature(memory_sanitizer) || __has_feature(thread_sanitizer))
 #else
 #define SANITIZED 0
 #endif
