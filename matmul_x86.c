@@ -146,8 +146,9 @@ INLINE512 void tile512(const Dots *d, WeightType type, size_t rows, size_t n, bo
             _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
         for (size_t part = 0; part < parts; part++) {
             __m512 v[4];
-            for (size_t i = 0; i < rows; i++)
-                v[i] = part512(type, w[i] + k * bytes, (int)part);
+            for (size_t i = 0; i < rows; i++) /* a single vector waits for loads: the short ones straddle lines less */
+                v[i] = n == 1 && parts == 2 ? load512(type, w[i] + k * bytes + 32 * part, 0xffff)
+                                            : part512(type, w[i] + k * bytes, (int)part);
             for (size_t j = 0; j < n; j++) {
                 __m512 u = _mm512_loadu_ps(x + (j * d->x_stride + k) * x_bytes + 64 * part);
                 for (size_t i = 0; i < rows; i++)
