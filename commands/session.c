@@ -155,27 +155,42 @@ static WeightMode wanted_mode(void)
     usage_error("--weights: '%.100s' is unknown; there are f32, bf16, q8 and q4", common.weights);
 }
 
-/* Bytes of the FP32 copy: counted from the tensors that are there, which the file's size bounds. */
-static uint64_t f32_bytes(const Session *s)
+/* Bytes of the copy that a mode makes: counted from the tensors that are there, which the file's size bounds. */
+static uint64_t copy_bytes(const Session *s, WeightMode mode)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < checkpoint_tensor_count(&s->checkpoint); i++) {
         const SafetensorsTensor *t = checkpoint_tensor(&s->checkpoint, i);
-        bool unused_head = s->model.config.tie_word_embeddings && !strcmp(t->name, "lm_head.weight");
-        bytes += unused_head || t->elements > UINT64_MAX / 8 - bytes / 4 ? 0 : 4 * t->elements;
+        bool head = !strcmp(t->name, "lm_head.weight"), outer = head || !strcmp(t->name, "model.embed_tokens.weight");
+        if ((head && s->model.config.tie_word_embeddings) || t->elements > UINT64_MAX / 8 - bytes / 4)
+            continue;
+        if (mode == MODE_F32 || t->rank != 2)
+            bytes += 4 * t->elements;
+        else
+            bytes += matmul_quantized_size(mode == MODE_Q8 || outer ? WEIGHT_Q8 : WEIGHT_Q4, (size_t)t->shape[0],
+                                           (size_t)t->shape[1]);
     }
     return bytes;
 }
 
-/* The FP32 copy only where it fits. */
+/* A copy only where it fits, together with what a first block of tokens takes. */
 static WeightMode fitting_mode(const Session *s, WeightMode mode)
 {
-    uint64_t need = f32_bytes(s), free_bytes = cpu_memory_available();
-    char a[32], b[32];
-    if (mode != MODE_F32 || need < free_bytes)
+    if (mode == MODE_BF16)
         return mode;
+    const Config *c = &s->model.config;
+    size_t block = common.block < c->max_positions ? common.block : c->max_positions;
+    uint64_t need = copy_bytes(s, mode), free_bytes = cpu_memory_available();
+    char a[32], b[32];
+    if (need + run_state_bytes(c, block, block) < free_bytes)
+        return mode;
+    human_bytes(need, a);
+    human_bytes(free_bytes, b);
+    if (mode != MODE_F32)
+        die(EXIT_FAILED, "the %s copy of the weights needs %s, but %s of memory are free: -w bf16 needs no copy",
+            mode_names[mode], a, b);
     notice("the FP32 copy of the weights needs %s, but %s of memory are free: using -w bf16, which gives the same text",
-           human_bytes(need, a), human_bytes(free_bytes, b));
+           a, b);
     return MODE_BF16;
 }
 

@@ -27,3 +27,7 @@ ulimit -v 300000 2>/dev/null || { echo "no ulimit -v"; exit 77; }
 run --version >/dev/null 2>&1 || { echo "this build needs more address space than that"; exit 77; }
 run generate -m . --ids 5 -n 2 2>&1 | sed 's/[0-9.]* [MGk]*B/N/g; s/; .*//; s/, [0-9.]* tok.*//'
 run generate -m . --ids 5 -n 2 -q --json | grep -c '"weights":"bf16"'
+# a quantised copy that does not fit is refused, not begun: 61 MB, where the mapped file leaves some 40 of 155
+ulimit -v 155000
+run generate -m . --ids 5 -n 2 -t 1 -w q8 -q 2>&1 | sed 's/but [0-9.]* MB/but N MB/'
+run generate -m . --ids 5 -n 2 -t 1 -w bf16 -q
