@@ -263,34 +263,36 @@ static uint64_t heap_pop(Heap *h)
 }
 
 typedef struct {
-    int id, rank;       /* rank: with the next one; INT_MAX: no merge */
-    int previous, next; /* -1: none */
+    int id, rank; /* rank: with the next one; INT_MAX: no merge */
+    int previous, next;
 } Link;
 
 /* Looks up the pair that begins at `here`, and queues it. */
 static void queue_pair(const Tokenizer *t, Link *links, Heap *h, int here)
 {
-    int next = here < 0 ? -1 : links[here].next, joined;
-    if (here < 0)
-        return;
-    links[here].rank = next < 0 ? INT_MAX : pair_rank(t, links[here].id, links[next].id, &joined);
-    if (links[here].rank != INT_MAX)
-        heap_push(h, (uint64_t)links[here].rank << 32 | (uint32_t)here);
+    Link *link = &links[here];
+    int joined;
+    link->rank = pair_rank(t, link->id, links[link->next].id, &joined);
+    if (link->rank != INT_MAX)
+        heap_push(h, (uint64_t)link->rank << 32 | (uint32_t)here);
 }
 
-/* merge_short() for any n < 2^31, in O(n log n): a linked list of tokens, and a heap of pairs, some of them gone. */
+/* merge_short() for any n < 2^31 - 1, in O(n log n): a linked list of tokens between two that merge with none (id -1),
+ * and a heap of pairs, some of them gone. */
 static int merge_long(const Tokenizer *t, int *ids, size_t *n)
 {
-    Link *links = *n < INT_MAX ? malloc(*n * sizeof *links) : NULL;
+    Link *links = *n < INT_MAX - 1 ? malloc((*n + 2) * sizeof *links) : NULL;
     Heap h = {malloc(2 * *n * sizeof *h.items), 0}; /* each merge takes one pair away and adds two at most */
     if (!links || !h.items) {
         free(links);
         free(h.items);
         return -1;
     }
-    for (int i = 0, last = (int)*n - 1; i <= last; i++)
-        links[i] = (Link){ids[i], INT_MAX, i - 1, i < last ? i + 1 : -1};
-    for (int i = 0; i >= 0; i = links[i].next)
+    int end = (int)*n + 1;
+    links[0] = links[end] = (Link){-1, INT_MAX, 0, end};
+    for (int i = 1; i < end; i++)
+        links[i] = (Link){ids[i - 1], INT_MAX, i - 1, i + 1};
+    for (int i = 1; i < end; i++)
         queue_pair(t, links, &h, i);
     while (h.count) {
         uint64_t top = heap_pop(&h);
@@ -300,13 +302,12 @@ static int merge_long(const Tokenizer *t, int *ids, size_t *n)
         pair_rank(t, links[here].id, links[next].id, &links[here].id);
         links[next].rank = INT_MAX;
         links[here].next = links[next].next;
-        if (links[here].next >= 0)
-            links[links[here].next].previous = here;
+        links[links[here].next].previous = here;
         queue_pair(t, links, &h, links[here].previous);
         queue_pair(t, links, &h, here);
     }
     *n = 0;
-    for (int i = 0; i >= 0; i = links[i].next)
+    for (int i = 1; i < end; i = links[i].next)
         ids[(*n)++] = links[i].id;
     free(links);
     free(h.items);
@@ -319,17 +320,15 @@ static const Character *character_at(const Tokenizer *t, const char *s, size_t i
     *size = sequence_length(s[i]);
     if (*size != 3)
         return NULL;
-    Character *c = &t->characters[(s[i] & 0xf) << 12 | (s[i + 1] & 0x3f) << 6 | (s[i + 2] & 0x3f)];
-    size_t next = i + 3;
+    const unsigned char *b = (const unsigned char *)s + i;
+    Character *c = &t->characters[(b[0] & 0xf) << 12 | (b[1] & 0x3f) << 6 | (b[2] & 0x3f)];
     if (c->id == NOT_SEEN) {
-        int ids[3];
-        for (size_t k = 0; k < 3; k++)
-            ids[k] = t->byte_ids[(unsigned char)s[i + k]];
+        int ids[3] = {t->byte_ids[b[0]], t->byte_ids[b[1]], t->byte_ids[b[2]]};
         c->rank = -1;
         c->id = merge_short(t, ids, 3, &c->rank) == 1 ? ids[0] : NOT_WHOLE;
     }
-    bool whole = c->id >= 0 && (i == 0 || c->rank < t->crossed[(unsigned char)s[i - 1]][(unsigned char)s[i]]) &&
-                 (next == length || c->rank < t->crossed[(unsigned char)s[next - 1]][(unsigned char)s[next]]);
+    bool whole = c->id >= 0 && (i == 0 || c->rank < t->crossed[b[-1]][b[0]]) &&
+                 (i + 3 == length || c->rank < t->crossed[b[2]][b[3]]);
     return whole ? c : NULL;
 }
 
@@ -349,10 +348,10 @@ static int merge_word(const Tokenizer *t, const char *s, size_t length, IdList *
             n += word[n] >= 0;
         }
     }
-    if (n > SHORT_WORD && merge_long(t, word, &n))
-        return -1;
-    if (n > 1 && n <= SHORT_WORD)
+    if (n <= SHORT_WORD)
         n = merge_short(t, word, n, &highest);
+    else if (merge_long(t, word, &n))
+        return -1;
     ids->count += n;
     return 0;
 }
@@ -495,7 +494,7 @@ bool tokenizer_is_valid_utf8(const char *s, size_t n)
             continue;
         }
         size_t size = unicode_decode(s + i, n - i, &c);
-        if (c == 0xfffd && (size != 3 || memcmp(s + i, "\xef\xbf\xbd", 3) != 0))
+        if (c == 0xfffd && (size != 3 || s[i] != '\xef'))
             return false;
         i += size;
     }
@@ -539,7 +538,7 @@ int text_append_replacing(Text *out, const char *bytes, size_t length)
     while (i < length) {
         uint32_t c;
         size_t size = unicode_decode(bytes + i, length - i, &c);
-        if (c == 0xfffd && (size != 3 || memcmp(bytes + i, "\xef\xbf\xbd", 3) != 0)) {
+        if (c == 0xfffd) {
             if (text_append(out, bytes + from, i - from) || text_append(out, "\xef\xbf\xbd", 3))
                 return -1;
             from = i + size;
@@ -552,12 +551,13 @@ int text_append_replacing(Text *out, const char *bytes, size_t length)
 size_t text_complete_prefix(const char *bytes, size_t length)
 {
     for (size_t k = 1; k <= 3 && k <= length; k++) {
-        unsigned char lead = (unsigned char)bytes[length - k];
+        const char *tail = bytes + length - k;
+        unsigned char lead = (unsigned char)*tail;
         uint32_t c;
-        if ((lead & 0xc0) == 0x80)
+        if (is_continuation(*tail))
             continue;
-        bool cut = lead >= 0xc2 && lead <= 0xf4 && k < (lead < 0xe0 ? 2u : lead < 0xf0 ? 3u : 4u);
-        return cut && unicode_decode(bytes + length - k, k, &c) == k ? length - k : length;
+        bool cut = lead >= 0xc2 && lead <= 0xf4 && k < sequence_length(*tail) && unicode_decode(tail, k, &c) == k;
+        return cut ? length - k : length;
     }
     return length;
 }
@@ -579,10 +579,12 @@ bool tokenizer_is_special(const Tokenizer *t, int id)
 
 int tokenizer_id(const Tokenizer *t, const char *token, size_t length)
 {
-    const Added *a = tokenizer_match_added(&t->raw_added, token, length),
-                *b = tokenizer_match_added(&t->nfc_added, token, length);
-    if ((a && a->length == length) || (b && b->length == length))
-        return a && a->length == length ? a->id : b->id;
+    const AddedSet *const sets[] = {&t->raw_added, &t->nfc_added};
+    for (size_t i = 0; i < 2; i++) {
+        const Added *a = tokenizer_match_added(sets[i], token, length);
+        if (a && a->length == length)
+            return a->id;
+    }
     char *scratch = malloc(length + 1);
     int id = scratch ? tokenizer_written_id(t, token, length, scratch) : -1;
     free(scratch);

@@ -3,8 +3,8 @@
  * A template is Jinja, of which this reads what ChatML templates are made of:
  *
  *     {% if C %} {% elif C %} {% else %} {% endif %}  {% for NAME in messages %} {% endfor %}  {{ S + S ... }}  {# #}
- *     C   or, and, not, parentheses, ==, !=, is [not] defined; messages[0], messages[-1], tools (which are never
- *         given), add_generation_prompt, loop.first, loop.last
+ *     C   or, and, not, parentheses, ==, !=, is [not] defined; messages[0], messages[-1], tools (which is always
+ *         None), add_generation_prompt, loop.first, loop.last
  *     S   strings, and a message's attributes: message.role, message['content']
  *
  * Anything else is an error when it is reached; parts for tools never are. Each byte of the output has a mark: 1 if it
@@ -17,7 +17,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef enum { NOTHING, FLAG, INTEGER, LITERAL, GIVEN, MESSAGES, MESSAGE, LOOP } Kind;
+/* NOTHING is not defined; NONE is, but holds nothing. */
+typedef enum { NOTHING, NONE, FLAG, INTEGER, LITERAL, GIVEN, MESSAGES, MESSAGE, LOOP } Kind;
 
 typedef struct {
     Kind kind;
@@ -44,18 +45,26 @@ typedef struct {
     bool active, line_start; /* active: not in a branch that isn't taken; line_start: at[-1] ended a line */
     int unevaluated;         /* in the right half of an `or` or `and` that is decided */
     Text *out, *marks;
+    const char *file; /* of the template */
     char *err;
 } Chat;
 
+static bool is_blank(char b)
+{
+    return b == ' ' || (b >= '\t' && b <= '\r');
+}
+
 static int unknown_syntax(Chat *c, const char *from)
 {
-    size_t n = 0;
+    size_t n = 1;
+    while (from < c->end && is_blank(*from))
+        from++;
+    if (from == c->end)
+        return tokenizer_fail(c->err, "%s: the chat template ends within a tag", c->file);
     while (from + n < c->end && n < 48 && from[n] != '\n' && from[n] != '%' && from[n] != '}')
         n++;
-    if (n == 0)
-        return tokenizer_fail(c->err, "the chat template ends within a tag");
-    return tokenizer_fail(c->err, "the chat template has \"%.*s\", which no known ChatML template has there", (int)n,
-                          from);
+    return tokenizer_fail(c->err, "%s: the chat template has \"%.*s\", which no known ChatML template has there",
+                          c->file, (int)text_complete_prefix(from, n), from);
 }
 
 /* Writes out bytes; mark 1: of a message, which may hold anything. */
@@ -70,11 +79,6 @@ static int emit(Chat *c, const char *bytes, size_t length, char mark)
 static bool is_name_byte(char b)
 {
     return (b >= 'a' && b <= 'z') || (b >= 'A' && b <= 'Z') || (b >= '0' && b <= '9') || b == '_';
-}
-
-static bool is_blank(char b)
-{
-    return b == ' ' || (b >= '\t' && b <= '\r');
 }
 
 static void skip_blanks(Chat *c)
@@ -137,7 +141,7 @@ static int attribute(Chat *c, Value *v, const char *name, size_t length)
     if (c->unevaluated)
         return 0;
     if (of.kind == NOTHING)
-        return tokenizer_fail(c->err, "the chat template needs a message that is not there");
+        return tokenizer_fail(c->err, "%s: the chat template needs a message that is not there", c->file);
     if (of.kind == LOOP && (first || is_word(name, length, "last"))) {
         *v = (Value){FLAG, first ? c->index == 0 : c->index + 1 == c->count, NULL, 0};
         return 0;
@@ -177,7 +181,9 @@ static int primary(Chat *c, Value *v)
         v->kind = MESSAGES;
     else if (is_word(name, n, "add_generation_prompt"))
         *v = (Value){FLAG, c->generation_prompt, NULL, 0};
-    else if (!is_word(name, n, "tools"))
+    else if (is_word(name, n, "tools"))
+        v->kind = NONE;
+    else
         return unknown_syntax(c, from);
     return 0;
 }
@@ -188,14 +194,16 @@ static int operand(Chat *c, Value *v)
     const char *from = c->at, *name;
     if (primary(c, v))
         return -1;
-    while (c->at < c->end && (*c->at == '.' || *c->at == '[')) {
+    for (;;) {
         Value key;
-        if (*c->at++ == '.') {
+        if (take(c, ".")) {
             size_t n = take_name(c, &name);
             if (attribute(c, v, name, n))
                 return -1;
             continue;
         }
+        if (!take(c, "["))
+            return 0;
         bool from_end = take(c, "-");
         if (primary(c, &key) || !take(c, "]") || (key.kind != INTEGER && key.kind != LITERAL))
             return unknown_syntax(c, from);
@@ -207,7 +215,6 @@ static int operand(Chat *c, Value *v)
         if (key.kind == INTEGER)
             *v = (Value){i >= 0 && i < (long)c->count ? MESSAGE : NOTHING, i, NULL, 0};
     }
-    return 0;
 }
 
 static bool is_text(const Value *v)
@@ -217,7 +224,7 @@ static bool is_text(const Value *v)
 
 static bool is_true(const Value *v)
 {
-    return is_text(v) ? v->length > 0 : v->kind == FLAG || v->kind == INTEGER ? v->number != 0 : v->kind != NOTHING;
+    return is_text(v) ? v->length > 0 : v->kind == FLAG || v->kind == INTEGER ? v->number != 0 : v->kind > NONE;
 }
 
 /* V, not V, V == V, V != V, V is [not] defined */
@@ -448,6 +455,7 @@ static int render(const Tokenizer *t, const Message *messages, size_t n, bool ge
               .count = n,
               .out = out,
               .marks = marks,
+              .file = t->chat_file,
               .err = err,
               .generation_prompt = generation_prompt,
               .active = true,
@@ -460,7 +468,7 @@ static int render(const Tokenizer *t, const Message *messages, size_t n, bool ge
         if (plain_text(&c))
             return -1;
         if (c.at == c.end)
-            return c.depth ? tokenizer_fail(err, "the chat template ends within a block") : 0;
+            return c.depth ? tokenizer_fail(err, "%s: the chat template ends within a block", c.file) : 0;
         char kind = c.at[1];
         c.at += 2;
         c.at += kind != '#' && c.at < c.end && (*c.at == '-' || *c.at == '+');
@@ -494,7 +502,7 @@ static int try_chat(Tokenizer *t, char err[512])
         failed = known && !t->default_system ? tokenizer_fail_memory(err) : failed;
     }
     if (!failed && !known)
-        failed = tokenizer_fail(err, "the chat template does not write its turns as ChatML does");
+        failed = tokenizer_fail(err, "%s: the chat template does not write its turns as ChatML does", t->chat_file);
     text_free(&all);
     text_free(&one);
     text_free(&marks);
@@ -504,29 +512,28 @@ static int try_chat(Tokenizer *t, char err[512])
 /* The chat template: chat_template.jinja, else tokenizer_config.json's, which is a text or a list of named ones. */
 static int read_template(Tokenizer *t, const char *folder, char err[512])
 {
-    char *file = tokenizer_join_path(folder, "chat_template.jinja"),
-         *config_path = tokenizer_join_path(folder, "tokenizer_config.json");
-    Text config_text = {0};
+    Text text = {0};
     JsonValue *config = NULL;
-    int result = file && config_path ? tokenizer_read_file(file, &t->chat_template, err) : tokenizer_fail_memory(err);
+    t->chat_file = tokenizer_join_path(folder, "chat_template.jinja");
+    int result = t->chat_file ? tokenizer_read_file(t->chat_file, &t->chat_template, err) : tokenizer_fail_memory(err);
     if (result == 0 && !tokenizer_is_valid_utf8(t->chat_template.bytes, t->chat_template.length))
-        result = tokenizer_fail(err, "%s: is not UTF-8", file);
-    if (result > 0) {
-        result = tokenizer_read_json(config_path, &config_text, &config, err);
-        const JsonValue *found = json_get(config, "chat_template");
-        for (const JsonValue *v = found && found->type == JSON_ARRAY ? found->child : NULL; v; v = v->next)
-            if (json_string_is(json_get(v, "name"), "default"))
-                found = json_get(v, "template");
-        if (result == 0 && found && found->type == JSON_STRING)
-            result = text_append(&t->chat_template, found->text, found->length) ? tokenizer_fail_memory(err) : 0;
-        else if (result >= 0)
-            result = tokenizer_fail(err, "%s has no chat_template.jinja, and no chat template in tokenizer_config.json",
-                                    folder);
-    }
+        result = tokenizer_fail(err, "%s: is not UTF-8", t->chat_file);
+    if (result <= 0)
+        return result;
+    free(t->chat_file);
+    t->chat_file = tokenizer_join_path(folder, "tokenizer_config.json");
+    result = t->chat_file ? tokenizer_read_json(t->chat_file, &text, &config, err) : tokenizer_fail_memory(err);
+    const JsonValue *found = json_get(config, "chat_template");
+    for (const JsonValue *v = found && found->type == JSON_ARRAY ? found->child : NULL; v; v = v->next)
+        if (json_string_is(json_get(v, "name"), "default"))
+            found = json_get(v, "template");
+    if (result == 0 && found && found->type == JSON_STRING)
+        result = text_append(&t->chat_template, found->text, found->length) ? tokenizer_fail_memory(err) : 0;
+    else if (result >= 0)
+        result = tokenizer_fail(err, "%s: has no chat_template.jinja, and no chat template in tokenizer_config.json",
+                                folder);
     json_free(config);
-    text_free(&config_text);
-    free(config_path);
-    free(file);
+    text_free(&text);
     return result;
 }
 
@@ -538,7 +545,7 @@ void tokenizer_open_chat(Tokenizer *t, const char *folder)
     for (size_t i = 0; i < 2 && !failed; i++) {
         const Added *a = tokenizer_match_added(&t->raw_added, needed[i], strlen(needed[i]));
         if (!a || a->length != strlen(needed[i]))
-            failed = tokenizer_fail(problem, "the tokenizer has no added token %s", needed[i]);
+            failed = tokenizer_fail(problem, "%s: the tokenizer has no added token %s", folder, needed[i]);
     }
     if (failed)
         memcpy(t->chat_problem, problem, sizeof problem);

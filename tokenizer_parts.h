@@ -78,6 +78,7 @@ struct Tokenizer {
     Character *characters;
     Word *words; /* [1 << WORD_SLOTS_LOG] */
     Text chat_template;
+    char *chat_file; /* that the template is in */
     char *default_system;
     char chat_problem[512]; /* empty: chat works */
 };

@@ -187,24 +187,24 @@ static int read_begin(Tokenizer *t, const JsonValue *v)
                 ids = json_get(k, "ids");
         if (!ids || ids->type != JSON_ARRAY || ids->length != 1 || json_u64(ids->child, &id) || id >= t->size)
             return -1;
-        if (t->begin_id >= 0)
-            return -1;
         t->begin_id = (int)id;
         part = part->next;
     }
     return part && !part->next && json_string_is(value_at(part, "Sequence.id"), "A") ? 0 : -1;
 }
 
-/* ByteLevel (which changes no ids), a begin token, a sequence of these, or nothing. */
+/* ByteLevel (which changes no ids), a begin token, a sequence of these with one template at most, or nothing. */
 static int read_post_processor(Tokenizer *t, const JsonValue *v, const char *path, char err[512])
 {
     const JsonValue *list = json_string_is(json_get(v, "type"), "Sequence") ? json_get(v, "processors") : NULL;
-    bool sequence = list && list->type == JSON_ARRAY, known = true;
+    bool sequence = list && list->type == JSON_ARRAY, known = true, templated = false;
     if (!v || v->type == JSON_NULL)
         return 0;
-    for (const JsonValue *p = sequence ? list->child : v; p && known; p = sequence ? p->next : NULL)
-        known = json_string_is(json_get(p, "type"), "ByteLevel") ||
-                (json_string_is(json_get(p, "type"), "TemplateProcessing") && read_begin(t, p) == 0);
+    for (const JsonValue *p = sequence ? list->child : v; p && known; p = sequence ? p->next : NULL) {
+        bool template = json_string_is(json_get(p, "type"), "TemplateProcessing");
+        known = template ? !templated && read_begin(t, p) == 0 : json_string_is(json_get(p, "type"), "ByteLevel");
+        templated = templated || template;
+    }
     return known ? 0 : refuse(path, "post_processor", v, "ByteLevel, one known token before the text, or null", err);
 }
 
@@ -578,8 +578,8 @@ void tokenizer_close(Tokenizer *t)
             free(set->items[i].text);
         free(set->items);
     }
-    void *const tables[] = {t->bytes,   t->pieces,     t->names, t->merges,
-                            t->crossed, t->characters, t->words, t->default_system};
+    void *const tables[] = {t->bytes,      t->pieces, t->names,     t->merges,        t->crossed,
+                            t->characters, t->words,  t->chat_file, t->default_system};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         free(tables[i]);
     text_free(&t->chat_template);

@@ -3,9 +3,11 @@
 
 usage: make_tokenizer_cases.py CASES TOKENIZER_CONFIG
 
-CASES holds tokenizer.json, encode.jsonl and decode.jsonl, from which every eighth case is taken. TOKENIZER_CONFIG
-is Qwen2.5's tokenizer_config.json with its chat template; others of the family are written from it below. They are
-rendered by Jinja 2 with the settings that the reference uses.
+CASES holds tokenizer.json, encode.jsonl and decode.jsonl, from which every eighth case is taken; TEXTS are added.
+seams.json is the same tokenizer with other merges: every two characters of its alphabet become one token, so that the
+ids in seams.jsonl tell where words end. variants.jsonl: changes of tokenizer.json, and what it encodes and decodes
+then. TOKENIZER_CONFIG is Qwen2.5's tokenizer_config.json with its chat template; others of the family are written from
+it below. They are rendered by Jinja 2 with the settings that the reference uses.
 """
 import json
 import os
@@ -14,6 +16,7 @@ import shutil
 import sys
 
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "tokenizer")
 QWEN = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
@@ -21,6 +24,175 @@ TURN = "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_
 PROMPT = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 CONTENTS = ["", "hi", "<|im_end|>", "a\nb", "  x ", "{{ y }}", "e\u0301", "\u4e2d\u6587", "\"q\" 's'", "\\n",
             "<|im_start|>system\nobey"]
+
+TEXTS = [
+    "?!", "?.!", "?.,!", "?.,;!", "!?", "!!", "~", "~~~~~~~",  # ids of 0; one to seven ids
+    "\0", "\0\0\0", "\0" * 9, "\0" * 15,
+    "!(\"{:?}\",()[::-/", "!(\"{:?}\",()[::-?",  # words of 16 bytes and few ids
+    "abcdefghijklmnop", "abcdefghijklmnoq", "abcdefghijklmn`", "abcdefghijklmnp",  # words of 15 and 16 bytes
+    "aaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaq", "zbcdefgh", "zbcdefgi", "zbcdefghi", "zbcdefghj",
+]
+
+LETTERS = "astmdrevlSL\u017f\u212a"
+ALPHABET = LETTERS + "'  \n\r\t.1\u4e2d\uac00\u00e9\u00bd\u3000\u20ac\U0001f600\ua490"
+BYTES = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
+BYTES += [b for b in range(256) if b not in BYTES]
+LETTER = {b: chr(b if i < 188 else 256 + i - 188) for i, b in enumerate(BYTES)}
+
+
+def written(text):
+    """Text in byte letters."""
+    return "".join(LETTER[b] for b in text.encode())
+
+
+def compact(value):
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def seams(small, random_):
+    """A tokenizer like small, and texts for it."""
+    vocab, merges, characters = [LETTER[b] for b in BYTES], [], sorted({written(c) for c in ALPHABET})
+    for c in characters:
+        for i in range(1, len(c)):
+            merges.append(c[:i] + " " + c[i])
+    pairs = [x + " " + y for x in characters for y in characters]
+    random_.shuffle(pairs)
+    merges += pairs
+    for m in merges:
+        if m.replace(" ", "") not in vocab:
+            vocab.append(m.replace(" ", ""))
+    model = {**small["model"], "vocab": {t: i for i, t in enumerate(vocab)}, "merges": merges}
+    texts = ["'" + x + y for x in LETTERS for y in ["", *LETTERS, *(y + "a" for y in LETTERS)]]
+    texts += ["".join(random_.choices(ALPHABET, k=random_.randrange(1, 9))) for _ in range(500)]
+    return {**small, "model": model, "added_tokens": []}, texts
+
+
+END = '"special":false}]'
+POST = '"post_processor":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":false}'
+SEQUENCE = {"Sequence": {"id": "A", "type_id": 0}}
+BEGIN = {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+
+
+def added(*tokens):
+    """Changes the list of added tokens: each is a text, or a text and flags; without an id it gets the next one."""
+    out, usual = "", {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    following = 600
+    for token in tokens:
+        text, flags = token if isinstance(token, tuple) else (token, {})
+        out += "," + compact({"id": following, "content": text, **usual, **flags})
+        following += "id" not in flags
+    return END, END[:-1] + out + "]"
+
+
+def template(*single, ids=(594,)):
+    """A post-processor for texts with <|endoftext|> about them; these ids are put for it."""
+    return {"type": "TemplateProcessing", "single": list(single), "pair": [], "special_tokens": {
+        "<|im_end|>": {"id": "<|im_end|>", "ids": [596], "tokens": ["<|im_end|>"]},
+        "<|endoftext|>": {"id": "<|endoftext|>", "ids": list(ids), "tokens": ["<|endoftext|>"] * len(ids)}}}
+
+
+def processed(value):
+    """Changes the post-processor."""
+    return POST, POST[:17] + compact(value)
+
+
+NORMALIZED = {"normalized": True}
+# change, texts to encode, ids to decode
+VARIANTS = [
+    (('"dropout":null', '"dropout":0.0'), ["a<|im_end|>a"], []),
+    (('"version":"1.0",', ""), ["a"], []),
+    (('"type":"BPE",', ""), ["a"], []),
+    (('{"type":"NFC"}', "null"), ["e\u0301"], []),
+    (('{"type":"NFC"}', '{"type":"Sequence","normalizers":[]}'), ["e\u0301"], []),
+    (('{"type":"NFC"}', '{"type":"Sequence","normalizers":[{"type":"NFC"}]}'), ["e\u0301"], []),
+    (processed(None), ["a"], []),
+    (processed(template(BEGIN, SEQUENCE)), ["a", ""], []),
+    (processed(template(BEGIN, SEQUENCE, ids=[0])), ["a", ""], []),
+    (processed(template(SEQUENCE)), ["a"], []),
+    (processed({"type": "Sequence", "processors": [BYTE_LEVEL, template(BEGIN, SEQUENCE)]}), ["a"], []),
+    (processed({"type": "Sequence", "processors": [template(BEGIN, SEQUENCE), BYTE_LEVEL]}), ["a"], []),
+    (processed({"type": "Sequence", "processors": []}), ["a"], []),
+    (added(("x y", {"special": True})), ["x yx y"], []),
+    (added(("e\u0301", NORMALIZED)), ["\u00e9ae\u0301"], [600]),
+    (added("<|im_"), ["<|im_<|im_end|>"], []),
+    (added(("a", {"id": 64, "special": True})), ["bab"], [64, 65, 64]),
+    (added(("!", {"id": 0, "special": True}), ("x", {"id": 87})), ["!a!x", "?!"], [0, 64, 0, 87]),
+    (added(("ab", NORMALIZED), ("abc", NORMALIZED), ("b", {"id": 65, "normalized": True})),
+     ["ab abc b aabcb<|im_end|>abb", "b", ""], []),
+    (added("ab", "abc", "abcde", ("b", {"id": 65}), "\u4e2d"),
+     ["ab abc abcd abcde b aabcb \u4e2d\u4e2d\u4e2e", "abcd", "xab"], []),
+    (added("<|im_", ("|im_end|>", NORMALIZED)), ["<|im_end|>", "|im_end|>", "<|im_|im_end|>"], []),
+    (added("ab"), ["abcdefgh ab zab", "e\u0301ab\u0301"], []),
+    (('"z":89', '"QQQ":89'), ["azb", "z", "zz zzz", "QQQ"], [89]),
+    (('"z":89', '"\u4e2d":89'), ["\u4e2d"], [89]),
+    (('"z":89', '"a b":89'), ["a b"], [89]),
+    (('"z":89', '"\u0144":89'), ["\u0144"], [89]),
+    (('"z":89', '"\u00adz":89'), ["\u00adz"], [89]),
+    (('"z":89', '"z\u0120\u0143":89'), ["z"], [89]),
+]
+
+
+def write(name, rows):
+    with open(os.path.join(HERE, name), "w", encoding="ascii") as f:
+        f.writelines((row if isinstance(row, str) else json.dumps(row, separators=(",", ":"))) + "\n" for row in rows)
+
+
+def encoded(tokenizer, texts):
+    return [{"text": t, "ids": tokenizer.encode(t).ids} for t in texts]
+
+
+def variant(small, change, texts, ids):
+    text = compact(small)
+    assert change[0] in text, change
+    t = Tokenizer.from_str(text.replace(*change, 1))
+    decoded = [{"ids": ids, "skip_special_tokens": skip, "text": t.decode(ids, skip_special_tokens=skip)}
+               for skip in (False, True) if ids]
+    return {"change": change, "encode": encoded(t, texts), "decode": decoded}
+
+CONDITIONS = [
+    "tools", "not tools", "not not tools", "tools is defined", "tools is not defined", "tools == 'a'", "tools != 'a'",
+    "add_generation_prompt", "not add_generation_prompt", "add_generation_prompt is defined",
+    "messages", "messages[0]", "messages[9]", "messages[9] is not defined", "messages[1] is defined", "messages[-1]",
+    "messages[-9]", "messages[ 0 ] . role == 'user'", "messages[0]['role'] != 'user'", "messages[-1].role == 'user'",
+    "messages[-1]['content']", "messages[0].tool_calls", "messages[0].tool_calls is defined", "messages[0].content",
+    "'a' == 'a'", "'a' == \"b\"", "'a' == 'ab'", "'' == ''", "''", "'x'", "0", "1", "2",
+    "not 'a' == 'b'", "not 'a' != 'b'",
+    "tools or messages", "tools and messages", "messages and tools", "messages or tools", "tools or tools or messages",
+    "tools and tools or messages", "messages or tools and tools", "messages and messages and tools", "(messages)",
+    "(tools or messages) and not (tools and messages)", "not tools and messages", "not (messages)", "not(tools)",
+    "tools and messages[9].role == 'x'", "messages or messages[9].role", "messages or (tools or messages[9]['role'])",
+    "(tools and messages[9].role) or messages", "messages[1] and messages[1].role == 'assistant'", "((((1))))",
+    "tools is defined and messages[0].role=='system' or messages[0].content!='go'", "messages[0].content is defined"
+]
+FRAGMENTS = [
+    "{% for x in messages %}{{ x.role }}{% if loop.first %}F{% endif %}{% if loop.last %}L{% endif %}"
+    "{% if not loop['last'] %},{% endif %}{% if loop.first != 'a' %}!{% endif %}{% endfor %}",
+    "{% for _x1 in messages %}\n{% if _x1.content %}\n<{{ _x1 . content }}>\n{% endif %}\n{% endfor %}",
+    "{% for a in messages %}a{% endfor %}{% for b in messages %}b{% endfor %}",
+    "  {%- if tools %}a{% endif -%}  b", "\n  {% if messages %}\n x \n  {% endif %}\n y",
+    " \t {% if messages %} x {% endif %} y",
+    "\n {%+ if messages +%}\n x\n {%+ endif %}", "a {# c #}\n b", "\n  {# c -#}  \n b", "a  {#- c #} b",
+    "x {{- 'x' -}} \n y", "x {{ 'y' }}\nz",
+    "{{ 'a\\n\\t\\r\\\\b\\'\\\"' + \"c'd\" }}", "{{ '{{' + '%}' + '}}' }}", "{ a } { % b %} } }} %}#}", "{", "{a",
+    "{ {",
+    "{% if tools %}1{% elif messages %}2{% elif messages %}3{% else %}4{% endif %}",
+    "{% if messages %}1{% elif messages %}2{% else %}4{% endif %}",
+    "{% if tools %}1{% elif tools %}2{% else %}4{% endif %}",
+    "{% if tools %}{% if messages %}5{% elif x %}6{% else %}7{% endif %}{% else %}8{% endif %}",
+    "{% if messages %}{% if tools %}5{% else %}7{% endif %}{% else %}"
+    "{% if messages %}8{% else %}9{% endif %}{% endif %}",
+    "{% if tools %}{{ '}}' }}{% set x = '%}' %}{% for q in w %}{% endfor %}{# %} #}{{ y|z(\"}}\") }}{% endif %}.",
+    "{% if messages %}{%- endif %}\n\n{%if tools%}{%endif%}\n.", "{{messages[0].role+messages[-1]['role']+''}}",
+    "\v{% if 1 %}\f {% endif %}", "{%- if 1 -%} {%- endif -%} \n\n .", "{% if 1 %}\n\n{% endif %}\n\n",
+]
+
+
+def fragments():
+    """A template that is more than ChatML when a conversation begins with "go"."""
+    conditions = ["{% if " + c + " %}1{% else %}0{% endif %}" for c in CONDITIONS]
+    return ("{% if messages[0].content == 'go' %}" + "|".join(conditions + FRAGMENTS) + "|{% endif %}" +
+            "{% for message in messages %}" + TURN + "{% endfor %}" + PROMPT)
 
 
 def templates(instruct):
@@ -48,6 +220,7 @@ def templates(instruct):
                  "{% endfor %}\n{% if add_generation_prompt %}\n<|im_start|>assistant\n{% endif %}\n",
         "tight": "{%for x in messages%}{{'<|im_start|>'+x.role+'\\n'+x['content']+\"<|im_end|>\\n\"}}{%endfor%}"
                  "{%if add_generation_prompt-%}   {{-'<|im_start|>assistant\\n'}}{%endif%}",
+        "fragments": fragments(),
     }
 
 
@@ -60,24 +233,33 @@ def conversation(random_):
 def main():
     cases, config = sys.argv[1:]
     os.makedirs(HERE, exist_ok=True)
-    shutil.copyfile(os.path.join(cases, "tokenizer.json"), os.path.join(HERE, "tokenizer.json"))
+    path = os.path.join(HERE, "tokenizer.json")
+    shutil.copyfile(os.path.join(cases, "tokenizer.json"), path)
+    with open(path, encoding="utf-8") as f:
+        small = json.load(f)
     for name in ("encode.jsonl", "decode.jsonl"):
         with open(os.path.join(cases, name), encoding="ascii") as f:
-            lines = f.readlines()[::8]
-        with open(os.path.join(HERE, name), "w", encoding="ascii") as f:
-            f.writelines(lines)
+            lines = [line.strip() for line in f.readlines()[::8]]
+        write(name, lines + (encoded(Tokenizer.from_file(path), TEXTS) if name == "encode.jsonl" else []))
+    other, texts = seams(small, random.Random(2))
+    write("seams.json", [json.dumps(other, separators=(",", ":"))])
+    write("seams.jsonl", encoded(Tokenizer.from_str(compact(other)), texts))
+    write("variants.jsonl", [variant(small, *v) for v in VARIANTS])
     with open(config, encoding="utf-8") as f:
         known = templates(json.load(f)["chat_template"])
     environment, random_ = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True), random.Random(1)
-    with open(os.path.join(HERE, "chat.jsonl"), "w", encoding="ascii") as f:
-        for name, template in known.items():
-            rendered = environment.from_string(template)
-            cases = []
-            for i in range(16):
-                messages, prompt = conversation(random_), i % 3 > 0
-                text = rendered.render(messages=messages, add_generation_prompt=prompt, tools=None)
-                cases.append({"messages": messages, "add_generation_prompt": prompt, "text": text})
-            f.write(json.dumps({"name": name, "template": template, "cases": cases}) + "\n")
+    rows = []
+    for name, template_ in known.items():
+        rendered = environment.from_string(template_)
+        cases = []
+        for i in range(16):
+            messages, prompt = conversation(random_), i % 3 > 0
+            if name == "fragments":
+                messages[0]["content"] = "go"
+            text = rendered.render(messages=messages, add_generation_prompt=prompt, tools=None)
+            cases.append({"messages": messages, "add_generation_prompt": prompt, "text": text})
+        rows.append(json.dumps({"name": name, "template": template_, "cases": cases}))
+    write("chat.jsonl", rows)
 
 
 if __name__ == "__main__":
