@@ -117,6 +117,40 @@ else
 fi
 chmod u+w "$work"
 
+name="a container of half a processor and 512 MB" # where groups may be made here; FULL names a model of some 1 GB
+group=limits-$$ half=
+for at in /sys/fs/cgroup /sys/fs/cgroup/unified; do # version 2
+    if [ -z "$half" ] && [ -e "$at/cgroup.controllers" ] && mkdir "$at/$group"; then
+        groups=$at/$group
+        echo "+cpu +memory" >"$at/cgroup.subtree_control"
+        echo "50000 100000" >"$at/$group/cpu.max" && echo 512M >"$at/$group/memory.max" && half=1
+        [ "$half" ] || rmdir "$at/$group"
+    fi 2>/dev/null
+done
+if [ -z "$half" ] && [ -e /sys/fs/cgroup/memory/tasks ] && mkdir "/sys/fs/cgroup/cpu/$group" "/sys/fs/cgroup/memory/$group"; then
+    groups="/sys/fs/cgroup/cpu/$group /sys/fs/cgroup/memory/$group"
+    echo 50000 >"/sys/fs/cgroup/cpu/$group/cpu.cfs_quota_us" && echo 512M >"/sys/fs/cgroup/memory/$group/memory.limit_in_bytes" && half=1
+fi 2>/dev/null
+if [ "$half" ]; then
+    enter="for g in $groups; do echo \$\$ >\$g/cgroup.procs; done"
+    same "$enter; $answer"
+    try 0 "$enter; \"\$RUN\" generate hi -m \"\$demo\" -n 1"
+    grep -q ', 1 thread,' "$work/err" || bad "not one thread"
+    if [ "${FULL-}" ]; then
+        for weights in f32 bf16 q4; do
+            try 0 "$enter; \"\$RUN\" generate --ids 1,2 -m \"\$FULL\" -n 2 -w $weights"
+            [ $weights != f32 ] || grep -q 'using -w bf16' "$work/err" || bad "no word about the FP32 copy"
+        done
+        try 1 "$enter; \"\$RUN\" generate --ids 1,2 -m \"\$FULL\" -n 2 -w q8"
+    else
+        skip "$name: FULL does not name a large model"
+    fi
+else
+    skip "$name: groups cannot be made here"
+fi
+# shellcheck disable=SC2086
+rmdir ${groups-} 2>/dev/null
+
 name="an environment that is empty"
 same "env -i RUN=\"\$RUN\" demo=\"\$demo\" sh -c '$answer'"
 
