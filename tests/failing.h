@@ -51,7 +51,7 @@ static inline bool fails(FailingCall call)
 {
     if (failing.left == 0 || failing.call != call || --failing.left > 0)
         return false;
-    errno = failing.error;
+    errno = failing.error ? failing.error : errno;
     return true;
 }
 
