@@ -151,19 +151,19 @@ static size_t run_of(const Tokenizer *t, Class class, const char *s, size_t i, s
 /* 's 't 'm 'd 're 've 'll in any case; the long s U+017F is an s. 0: none of them. */
 static size_t contraction(const char *s, size_t n)
 {
-    char a = n > 1 ? (char)(s[1] | 0x20) : 0, b = n > 2 ? (char)(s[2] | 0x20) : 0;
+    char second = n > 1 ? s[1] : 0, third = n > 2 ? s[2] : 0, a = (char)(second | 0x20), b = (char)(third | 0x20);
     if (a == 's' || a == 't' || a == 'm' || a == 'd')
         return 2;
     if (((a == 'r' || a == 'v') && b == 'e') || (a == 'l' && b == 'l'))
         return 3;
-    return n > 2 && s[1] == '\xc5' && s[2] == '\xbf' ? 3 : 0;
+    return second == '\xc5' && third == '\xbf' ? 3 : 0;
 }
 
 /* The length of the word of SPLIT_PATTERN that s (n >= 1 bytes) begins with; its alternatives are taken in order. */
 static size_t next_word(const Tokenizer *t, const char *s, size_t n)
 {
     size_t size, size2 = 0, end;
-    Class class = class_at(t, s, n, &size), class2 = OTHER;
+    Class class = class_at(t, s, n, &size), class2 = SPACE;
     if (*s == '\'' && (end = contraction(s, n)))
         return end;
     if (class == LETTER)
@@ -175,7 +175,7 @@ static size_t next_word(const Tokenizer *t, const char *s, size_t n)
         if (class2 == LETTER)
             return run_of(t, LETTER, s, size + size2, n);
     }
-    if (class == OTHER || (*s == ' ' && size < n && class2 == OTHER)) {
+    if (class == OTHER || (*s == ' ' && class2 == OTHER)) {
         end = run_of(t, OTHER, s, size, n);
         while (end < n && (s[end] == '\r' || s[end] == '\n'))
             end++;

@@ -509,6 +509,18 @@ static int try_chat(Tokenizer *t, char err[512])
     return failed ? -1 : 0;
 }
 
+/* A line may end with CR, or CR LF: as Jinja, take LF for it. */
+static void unify_newlines(Text *text)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < text->length; i++)
+        if (text->bytes[i] != '\r')
+            text->bytes[n++] = text->bytes[i];
+        else if (text->bytes[i + 1] != '\n')
+            text->bytes[n++] = '\n';
+    text->length = n;
+}
+
 /* The chat template: chat_template.jinja, else tokenizer_config.json's, which is a text or a list of named ones. */
 static int read_template(Tokenizer *t, const char *folder, char err[512])
 {
@@ -541,7 +553,9 @@ void tokenizer_open_chat(Tokenizer *t, const char *folder)
 {
     static const char *const needed[] = {"<|im_start|>", "<|im_end|>"};
     char problem[512];
-    int failed = read_template(t, folder, problem) || try_chat(t, problem);
+    int failed = read_template(t, folder, problem);
+    unify_newlines(&t->chat_template);
+    failed = failed || try_chat(t, problem);
     for (size_t i = 0; i < 2 && !failed; i++) {
         const Added *a = tokenizer_match_added(&t->raw_added, needed[i], strlen(needed[i]));
         if (!a || a->length != strlen(needed[i]))

@@ -29,12 +29,14 @@ TEXTS = [
     "?!", "?.!", "?.,!", "?.,;!", "!?", "!!", "~", "~~~~~~~",  # ids of 0; one to seven ids
     "\0", "\0\0\0", "\0" * 9, "\0" * 15,
     "!(\"{:?}\",()[::-/", "!(\"{:?}\",()[::-?",  # words of 16 bytes and few ids
+    "!(\"{:?}\",", "!(\"{:?}\"-", "{" + "~" * 70 + ",", "~" * 64 + ",", "~" * 63 + "().",
     "abcdefghijklmnop", "abcdefghijklmnoq", "abcdefghijklmn`", "abcdefghijklmnp",  # words of 15 and 16 bytes
     "aaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaq", "zbcdefgh", "zbcdefgi", "zbcdefghi", "zbcdefghj",
 ]
 
 LETTERS = "astmdrevlSL\u017f\u212a"
 ALPHABET = LETTERS + "'  \n\r\t.1\u4e2d\uac00\u00e9\u00bd\u3000\u20ac\U0001f600\ua490"
+BORDERS = "zAZ09`{@[/:~\0\x08\x0b\x0c\x0e\x1c\x1f\x7f\u0080\u0085\u00a0\u4fff\u9fff\ua000\uabff\uafff\ud7a3\ud7fb\ufffd"
 BYTES = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
 BYTES += [b for b in range(256) if b not in BYTES]
 LETTER = {b: chr(b if i < 188 else 256 + i - 188) for i, b in enumerate(BYTES)}
@@ -51,11 +53,12 @@ def compact(value):
 
 def seams(small, random_):
     """A tokenizer like small, and texts for it."""
-    vocab, merges, characters = [LETTER[b] for b in BYTES], [], sorted({written(c) for c in ALPHABET})
+    vocab, merges, characters = [LETTER[b] for b in BYTES], [], sorted({written(c) for c in ALPHABET + BORDERS})
     for c in characters:
         for i in range(1, len(c)):
             merges.append(c[:i] + " " + c[i])
-    pairs = [x + " " + y for x in characters for y in characters]
+    rare, common = {written(c) for c in BORDERS}, {written(c) for c in "a1. "}
+    pairs = [x + " " + y for x in characters for y in characters if not {x, y} & rare or {x, y} & common]
     random_.shuffle(pairs)
     merges += pairs
     for m in merges:
@@ -64,6 +67,7 @@ def seams(small, random_):
     model = {**small["model"], "vocab": {t: i for i, t in enumerate(vocab)}, "merges": merges}
     texts = ["'" + x + y for x in LETTERS for y in ["", *LETTERS, *(y + "a" for y in LETTERS)]]
     texts += ["".join(random_.choices(ALPHABET, k=random_.randrange(1, 9))) for _ in range(500)]
+    texts += [t for c in BORDERS for t in (c + "a", "a" + c + "a", "1" + c + ".", " " + c, "." + c + " ")]
     return {**small, "model": model, "added_tokens": []}, texts
 
 
@@ -119,10 +123,11 @@ VARIANTS = [
     (added(("a", {"id": 64, "special": True})), ["bab"], [64, 65, 64]),
     (added(("!", {"id": 0, "special": True}), ("x", {"id": 87})), ["!a!x", "?!"], [0, 64, 0, 87]),
     (added(("ab", NORMALIZED), ("abc", NORMALIZED), ("b", {"id": 65, "normalized": True})),
-     ["ab abc b aabcb<|im_end|>abb", "b", ""], []),
+     ["ab abc b aabcb<|im_end|>abb", "b", "", "ab xyz", "xyz ab in<|im_end|>in ab in"], []),
     (added("ab", "abc", "abcde", ("b", {"id": 65}), "\u4e2d"),
      ["ab abc abcd abcde b aabcb \u4e2d\u4e2d\u4e2e", "abcd", "xab"], []),
     (added("<|im_", ("|im_end|>", NORMALIZED)), ["<|im_end|>", "|im_end|>", "<|im_|im_end|>"], []),
+    (added("aac", "ab", "abcd"), ["abc abcd aac ab"], []),
     (added("ab"), ["abcdefgh ab zab", "e\u0301ab\u0301"], []),
     (('"z":89', '"QQQ":89'), ["azb", "z", "zz zzz", "QQQ"], [89]),
     (('"z":89', '"\u4e2d":89'), ["\u4e2d"], [89]),
@@ -148,7 +153,10 @@ def variant(small, change, texts, ids):
     t = Tokenizer.from_str(text.replace(*change, 1))
     decoded = [{"ids": ids, "skip_special_tokens": skip, "text": t.decode(ids, skip_special_tokens=skip)}
                for skip in (False, True) if ids]
-    return {"change": change, "encode": encoded(t, texts), "decode": decoded}
+    plain = Tokenizer.from_str(compact({**json.loads(text.replace(*change, 1)), "added_tokens": []}))
+    rows = [{**row, "plain": plain.encode(row["text"], add_special_tokens=False).ids} for row in encoded(t, texts)]
+    return {"change": change, "encode": rows, "decode": decoded,
+            "added": {t.id_to_token(i): i for i in t.get_added_tokens_decoder() if i not in range(594, 600)}}
 
 CONDITIONS = [
     "tools", "not tools", "not not tools", "tools is defined", "tools is not defined", "tools == 'a'", "tools != 'a'",
@@ -192,7 +200,7 @@ def fragments():
     """A template that is more than ChatML when a conversation begins with "go"."""
     conditions = ["{% if " + c + " %}1{% else %}0{% endif %}" for c in CONDITIONS]
     return ("{% if messages[0].content == 'go' %}" + "|".join(conditions + FRAGMENTS) + "|{% endif %}" +
-            "{% for message in messages %}" + TURN + "{% endfor %}" + PROMPT)
+            "{% for message in messages %}" + TURN + "{% endfor %}" + PROMPT + "{# the end #}")
 
 
 def templates(instruct):
@@ -221,6 +229,10 @@ def templates(instruct):
         "tight": "{%for x in messages%}{{'<|im_start|>'+x.role+'\\n'+x['content']+\"<|im_end|>\\n\"}}{%endfor%}"
                  "{%if add_generation_prompt-%}   {{-'<|im_start|>assistant\\n'}}{%endif%}",
         "fragments": fragments(),
+        "empty system": "{% if messages[0].role != 'system' %}{{ '<|im_start|>system\\n<|im_end|>\\n' }}{% endif %}" +
+                        loop + TURN + "{% endfor %}" + PROMPT,
+        "CRLF": loop + "\r\n<|im_start|>{{ message.role + '\r\n' }}{{ message.content }}<|im_end|>\r{% endfor %}" +
+                PROMPT + "\r\n",
     }
 
 

@@ -120,26 +120,34 @@ static const char *guarded(const char *bytes, size_t length)
 }
 
 /* Twice, for the second time short words are remembered. */
-static bool encodes(Tokenizer *t, const char *text, size_t length, const IdList *expected)
+static bool encodes_as(Tokenizer *t, const char *text, size_t length, bool added, const IdList *expected)
 {
     char err[512];
     bool same = true;
     for (int i = 0; i < 2 && same; i++) {
         IdList ids = {0};
-        same = tokenizer_encode(t, guarded(text, length), length, true, &ids, err) == 0 && same_ids(&ids, expected);
+        same = tokenizer_encode(t, guarded(text, length), length, added, &ids, err) == 0 && same_ids(&ids, expected);
         id_list_free(&ids);
     }
     return same;
 }
 
+static bool encodes(Tokenizer *t, const char *text, size_t length, const IdList *expected)
+{
+    return encodes_as(t, text, length, true, expected);
+}
+
 typedef bool Case(void *t, const JsonValue *row);
 
+/* "plain": the ids if no token is looked for in the text. */
 static bool encode_case(void *t, const JsonValue *row)
 {
-    const JsonValue *text = json_get(row, "text");
-    IdList expected = ids_of(json_get(row, "ids"));
-    bool same = encodes(t, text->text, text->length, &expected);
+    const JsonValue *text = json_get(row, "text"), *plain = json_get(row, "plain");
+    IdList expected = ids_of(json_get(row, "ids")), expected_plain = ids_of(plain);
+    bool same = encodes(t, text->text, text->length, &expected) &&
+                (!plain || encodes_as(t, text->text, text->length, false, &expected_plain));
     id_list_free(&expected);
+    id_list_free(&expected_plain);
     return same;
 }
 
@@ -345,10 +353,13 @@ static bool variant_case(void *json, const JsonValue *row)
     write_text("tokenizer.json", text, strlen(text));
     Tokenizer *t = open_or_fail(folder);
     bool same = t != NULL;
+    uint64_t id;
     for (const JsonValue *c = json_get(row, "encode")->child; c && same; c = c->next)
         same = encode_case(t, c);
     for (const JsonValue *c = json_get(row, "decode")->child; c && same; c = c->next)
         same = decode_case(t, c);
+    for (const JsonValue *c = json_get(row, "added")->child; c && same; c = c->next)
+        same = json_u64(c, &id) == 0 && tokenizer_id(t, c->key, c->key_length) == (int)id;
     tokenizer_close(t);
     free(text);
     free(from);
@@ -497,20 +508,26 @@ static size_t random_below(size_t n)
     return random_state / 65536 % n;
 }
 
-/* A word of so many letters, encoded: as the definition has it? */
-static bool merges_as_defined(Tokenizer *t, const char *const *letters, size_t kinds, size_t length)
+static bool merges_as_defined(Tokenizer *t, const char *word, size_t length)
+{
+    IdList expected = {0};
+    for (size_t i = 0; i < length; i++)
+        id_list_append(&expected, byte_ids[(unsigned char)word[i]]);
+    expected.count = merge_by_definition(expected.items, expected.count);
+    bool same = encodes(t, word, length, &expected);
+    id_list_free(&expected);
+    return same;
+}
+
+/* A word of so many letters. */
+static bool random_word_merges(Tokenizer *t, const char *const *letters, size_t kinds, size_t length)
 {
     Text word = {0};
-    IdList expected = {0};
     for (size_t i = 0; i < length; i++) {
         const char *letter = letters[random_below(kinds)];
         text_append(&word, letter, strlen(letter));
     }
-    for (size_t i = 0; i < word.length; i++)
-        id_list_append(&expected, byte_ids[(unsigned char)word.bytes[i]]);
-    expected.count = merge_by_definition(expected.items, expected.count);
-    bool same = encodes(t, word.bytes, word.length, &expected);
-    id_list_free(&expected);
+    bool same = merges_as_defined(t, word.bytes, word.length);
     text_free(&word);
     return same;
 }
@@ -525,7 +542,7 @@ static void check_merging(Tokenizer *t, const char *json)
     read_ranks(t, json);
     for (size_t length = 1; length <= 400; length += length < 90 ? 1 : 37)
         for (int turn = 0; turn < 8; turn++)
-            wrong += !merges_as_defined(t, letters, turn % 2 ? 8 : sizeof letters / sizeof *letters, length);
+            wrong += !random_word_merges(t, letters, turn % 2 ? 8 : sizeof letters / sizeof *letters, length);
     check(wrong == 0, "%zu words are not merged as defined", wrong);
 }
 
@@ -534,7 +551,7 @@ static const char *const wide_letters[] = {"a", "\u00e9", "\u4e2e", "\u4e2f", "\
 #define TOKENS 40
 
 typedef struct {
-    char tokens[TOKENS][8]; /* their bytes */
+    char tokens[TOKENS][12]; /* their bytes */
     size_t count, merges[2 * TOKENS][2], merge_count;
 } Model;
 
@@ -618,24 +635,53 @@ static char *with_model(const char *json, const Model *m)
     return text;
 }
 
+static Tokenizer *open_model(const char *json, const Model *m)
+{
+    char *text = with_model(json, m);
+    write_text("tokenizer.json", text, strlen(text));
+    Tokenizer *t = open_or_fail(folder);
+    if (!t)
+        exit(1);
+    read_ranks(t, text);
+    free(text);
+    return t;
+}
+
 static void check_random_models(const char *json)
 {
     size_t wrong = 0;
     for (int turn = 0; turn < 30; turn++) {
         Model m;
         make_random_model(&m, turn % 3, turn % 2);
-        char *text = with_model(json, &m);
-        write_text("tokenizer.json", text, strlen(text));
-        Tokenizer *t = open_or_fail(folder);
-        if (t)
-            read_ranks(t, text);
-        for (size_t length = 1; t && length < 90; length += length < 12 ? 1 : 7)
+        Tokenizer *t = open_model(json, &m);
+        for (size_t length = 1; length < 90; length += length < 12 ? 1 : 7)
             for (int i = 0; i < 10; i++)
-                wrong += !merges_as_defined(t, wide_letters, WIDE_LETTERS, length);
+                wrong += !random_word_merges(t, wide_letters, WIDE_LETTERS, length);
         tokenizer_close(t);
-        free(text);
     }
     check(wrong == 0, "%zu words are not merged as defined", wrong);
+}
+
+/* A word of few tokens, which is remembered, is not taken for another that differs from it in one byte. */
+static void check_similar_words(const char *json)
+{
+    const Model m = {.tokens = {"a", "b", "aa", "aaaa", "aaaaaaaa"},
+                     .count = 5,
+                     .merges = {{0, 0}, {2, 2}, {3, 3}},
+                     .merge_count = 3};
+    Tokenizer *t = open_model(json, &m);
+    char word[] = "aaaaaaaaaaaaaaaaaa";
+    size_t wrong = 0;
+    for (size_t length = 1; length < sizeof word; length++) {
+        wrong += !merges_as_defined(t, word, length);
+        for (size_t i = 0; i < length; i++) {
+            word[i] = 'b';
+            wrong += !merges_as_defined(t, word, length);
+            word[i] = 'a';
+        }
+    }
+    check(wrong == 0, "%zu words are taken for others", wrong);
+    tokenizer_close(t);
 }
 
 /* A million letters without a space. */
@@ -676,32 +722,32 @@ static void check_complete_prefix(void)
             begun[n - 1][key] = 1;
         }
     }
-    for (size_t n = 1; n <= 3; n++)
-        for (size_t i = 0; i < 256 * OTHERS * OTHERS; i++) {
-            size_t lead = i / OTHERS / OTHERS, second = others[i / OTHERS % OTHERS], third = others[i % OTHERS];
-            const char text[] = {'x', '\x80', (char)lead, (char)second, (char)third};
-            size_t expected = n + 2, key = 0;
-            for (size_t k = 1; k <= n; k++) {
-                key |= (size_t)(unsigned char)text[n + 2 - k] << 8 * (k - 1);
-                expected = begun[k - 1][key] ? n + 2 - k : expected;
+    for (size_t i = 0; i < 256 * OTHERS * OTHERS; i++) {
+        const char text[] = {'\xf0', '\x9f', (char)(i / OTHERS / OTHERS), (char)others[i / OTHERS % OTHERS],
+                             (char)others[i % OTHERS]};
+        for (size_t from = 0; from <= 2; from += 2)
+            for (size_t n = 0; n <= sizeof text - from; n++) {
+                size_t expected = n, key = 0;
+                for (size_t k = 1; k <= 3 && k <= n; k++) {
+                    key |= (size_t)(unsigned char)text[from + n - k] << 8 * (k - 1);
+                    expected = begun[k - 1][key] ? n - k : expected;
+                }
+                wrong += text_complete_prefix(text + from, n) != expected;
             }
-            wrong += text_complete_prefix(text, 0) != 0 || text_complete_prefix(text, n + 2) != expected ||
-                     text_complete_prefix(text + 2, n) != expected - 2;
-        }
+    }
     check(wrong == 0, "%zu prefixes", wrong);
 }
 
 /* Invalid UTF-8 is encoded, and shown, as the text that unicode_decode() sees in it. */
 static void check_invalid(Tokenizer *t)
 {
-    static const char *const parts[] = {"a",        "12345678", "\xe4\xb8\xad", "\xe4", "\xe6\xb8", "\xf0\x9f\x98\x80",
-                                        "\xf0\x9f", "\xc3",     "\xc3\xa9",     "\xff", "\x80",     "\ufffd",
-                                        "\xef\xbf", " "};
+    static const char *const parts[] = {"a",        "12345678", "\u4e2d",   " ",    "\u00e9", "\U0001f600", "\ufffd",
+                                        "\xe6\xb8", "\xe4",     "\xf0\x9f", "\xc3", "\xff",   "\xef\xbf",   "\x80"};
     size_t wrong = 0;
     for (int turn = 0; turn < 2000; turn++) {
         char bytes[128] = "", err[512];
         for (size_t n = 1 + random_below(8); n > 0; n--)
-            strcat(bytes, parts[random_below(sizeof parts / sizeof *parts)]);
+            strcat(bytes, parts[random_below(turn % 2 ? 8 : sizeof parts / sizeof *parts)]);
         size_t length = strlen(bytes);
         Text expected = {0}, shown = {0};
         for (size_t at = 0, size; at < length; at += size) {
@@ -724,6 +770,14 @@ static void check_invalid(Tokenizer *t)
 static void check_pieces(Tokenizer *t)
 {
     Text text = {0};
+    IdList list = {0};
+    for (size_t i = 0; i < 300; i++)
+        check(text_append(&text, "abc", i % 4) == 0 && text.bytes[text.length] == 0 && id_list_append(&list, 7) == 0,
+              "%zu", i);
+    check(text.length == 450 && list.count == 300 && list.items[299] == 7, "%zu bytes", text.length);
+    text_free(&text);
+    id_list_free(&list);
+    check(!text.bytes && !text.length && !text.capacity && !list.items && !list.count && !list.capacity, "empty again");
     check(text_append_replacing(&text, "a\xe4\xb8z\xff\xc3\xa9\0b", 9) == 0 && text.length == 12 &&
               memcmp(text.bytes, "a\ufffdz\ufffd\u00e9\0b", 12) == 0,
           "%zu bytes", text.length);
@@ -839,6 +893,7 @@ static const struct {
     {"", "as ChatML does"},
     {LOOP, "as ChatML does"},
     {LOOP PROMPT "x", "as ChatML does"},
+    {LOOP PROMPT "xyz", "as ChatML does"},
     {"{{ '<|im_start|>assistant\\nx<|im_end|>\\n' }}" LOOP PROMPT, "as ChatML does"},
     {"{{ bos_token }}" LOOP PROMPT, "\"bos_token \""},
     {"{% set x = 1 %}" LOOP PROMPT, "set x = 1"},
@@ -921,11 +976,17 @@ static void check_places(void)
     check(tokenizer_chat_problem(t) && strstr(tokenizer_chat_problem(t), "tokenizer_config.json: byte 1"), "%s",
           tokenizer_chat_problem(t));
     tokenizer_close(t);
-    remove_file("tokenizer_config.json");
-    t = open_or_fail(folder);
-    check(tokenizer_chat_problem(t) && strstr(tokenizer_chat_problem(t), "has no chat_template.jinja"), "%s",
-          tokenizer_chat_problem(t));
-    tokenizer_close(t);
+    static const char *const without[] = {"{}", "{\"chat_template\":7}", "{\"chat_template\":[7]}", NULL};
+    for (size_t i = 0; i < 4; i++) {
+        if (without[i])
+            write_text("tokenizer_config.json", without[i], strlen(without[i]));
+        else
+            remove_file("tokenizer_config.json");
+        t = open_or_fail(folder);
+        check(tokenizer_chat_problem(t) && strstr(tokenizer_chat_problem(t), ": has no chat_template.jinja"), "%s: %s",
+              without[i], tokenizer_chat_problem(t));
+        tokenizer_close(t);
+    }
 }
 
 /* The demo model's conversations: the text, and the ids that the network was given. */
@@ -1051,6 +1112,7 @@ int main(void)
     check_cases(t, SMALL "/seams.jsonl", encode_case, 1);
     tokenizer_close(t);
     check_random_models(json);
+    check_similar_words(json);
     check_refusals(json);
     check_cases(json, SMALL "/variants.jsonl", variant_case, 1);
     check_spellings(json);
