@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #endif
 #include "../checkpoint.h"
+#include "../checkpoint_disk.h"
 #include "../checkpoint_edit.h"
 #include "../checkpoint_number.h"
 #include "../checkpoint_patch.h"
@@ -14,6 +15,7 @@
 #include "../threads.h"
 #include "check.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <inttypes.h>
@@ -473,6 +475,53 @@ static void test_small_stats(void)
           "histogram");
     slice_free(&whole);
     safetensors_close(&st);
+}
+
+/* Each type whose numbers stand in bytes of their own: 3, 0 and its largest, or -5, as statistics and as NumPy. */
+static void test_each_type(void)
+{
+    static const struct {
+        const char *dtype, *npy;
+        size_t size;
+        unsigned char data[24];
+        double min, max;
+    } types[] = {
+        {"BOOL", "|b1", 1, {1, 0, 1}, 0, 1},
+        {"U8", "|u1", 1, {3, 0, 255}, 0, 255},
+        {"I8", "|i1", 1, {3, 0, 0xfb}, -5, 3},
+        {"U16", "<u2", 2, {3, 0, 0, 0, 255, 255}, 0, 65535},
+        {"I16", "<i2", 2, {3, 0, 0, 0, 0xfb, 255}, -5, 3},
+        {"F16", "<f2", 2, {0, 0x42, 0, 0, 0, 0xc5}, -5, 3},
+        {"U32", "<u4", 4, {3, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255}, 0, 4294967295.0},
+        {"I32", "<i4", 4, {3, 0, 0, 0, 0, 0, 0, 0, 0xfb, 255, 255, 255}, -5, 3},
+        {"F32", "<f4", 4, {0, 0, 0x40, 0x40, 0, 0, 0, 0, 0, 0, 0xa0, 0xc0}, -5, 3},
+        {"U64", "<u8", 8, {[0] = 3, [20] = 1}, 0, 4294967296.0},
+        {"I64", "<i8", 8, {3, [16] = 0xfb, 255, 255, 255, 255, 255, 255, 255}, -5, 3},
+        {"F64", "<f8", 8, {[6] = 8, 0x40, [22] = 0x14, 0xc0}, -5, 3},
+        {"C64", "<c8", 8, {[2] = 0x40, 0x40, [22] = 0xa0, 0xc0}, -5, 3},
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        char header[200], err[512], *npy = NULL, want[64];
+        size_t n = 3 * types[i].size, length = 0;
+        snprintf(header, sizeof header, "{\"a\":{\"dtype\":\"%s\",\"shape\":[3],\"data_offsets\":[0,%zu]}}",
+                 types[i].dtype, n);
+        write_model(in_folder("type.safetensors"), header, types[i].data, n);
+        SafetensorsFile st;
+        open_file(&st, in_folder("type.safetensors"));
+        SliceStats stats = stats_of(&st.tensors[0], NULL);
+        check(stats.min == types[i].min && stats.max == types[i].max, "%s: %g to %g", types[i].dtype, stats.min,
+              stats.max);
+        Slice whole;
+        FILE *f = open_memstream(&npy, &length);
+        check(slice_parse(&whole, NULL, &st.tensors[0], err) == 0 && slice_write_npy(&whole, f, err) == 0, "%s", err);
+        fclose(f);
+        snprintf(want, sizeof want, "{'descr': '%s', 'fortran_order': False, 'shape': (3,), }", types[i].npy);
+        check(length == 128 + n && !memcmp(npy + 10, want, strlen(want)) && !memcmp(npy + 128, types[i].data, n),
+              "%s as NumPy", types[i].dtype);
+        free(npy);
+        slice_free(&whole);
+        safetensors_close(&st);
+    }
 }
 
 /* Large tensors of 16 bits are counted value by value, others block by block: same numbers, same results; and on any
@@ -973,6 +1022,43 @@ static void test_writer(void)
     safetensors_close(&st);
 }
 
+/* ---- the disk ---------------------------------------------------------------------------------------------------- */
+
+static int stop_at_once(void *context, uint64_t bytes)
+{
+    (void)context, (void)bytes;
+    return 1;
+}
+
+/* Where the kernel cannot copy (here: a file that is only appended to) memory does; and all names appear, or none. */
+static void test_disk(void)
+{
+    static unsigned char bytes[3000000];
+    char err[512] = "";
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (unsigned char)(i % 251);
+    write_bytes(in_folder("from"), bytes, sizeof bytes);
+    write_bytes(in_folder("to"), "", 0);
+    int in = open(in_folder("from"), O_RDONLY), out = open(in_folder("to"), O_WRONLY | O_APPEND);
+    check(disk_copy(out, 0, in, 0, sizeof bytes, NULL, NULL) == 0, "copying: %s", strerror(errno));
+    check(same_bytes(in_folder("from"), in_folder("to")), "copied through memory");
+    check(disk_copy(out, 0, in, 0, 5, stop_at_once, NULL) == -1 && errno == ECANCELED, "stopped");
+    check(disk_copy(in, 0, in, 0, 5, NULL, NULL) == -1 && errno == EBADF, "into a file that is open for reading");
+    close(in);
+    close(out);
+
+    NewFile files[2] = {{.fd = -1}, {.fd = -1}};
+    check(new_file_open(&files[0], in_folder("one"), err) == 0 && new_file_open(&files[1], in_folder("two"), err) == 0,
+          "%s", err);
+    check(mkdir(in_folder("two"), 0700) == 0, "a folder in the way");
+    check(new_files_publish(files, 2, err) == -1 && strstr(err, "two"), "%s", err);
+    check(!disk_exists(in_folder("one")), "a name was given though the other could not be");
+    new_file_end(&files[0]);
+    new_file_end(&files[1]);
+    check(!disk_exists(in_folder("one.part")) && !disk_exists(in_folder("two.part")), "temporary names");
+    rmdir(in_folder("two"));
+}
+
 int main(void)
 {
     if (!mkdtemp(folder)) {
@@ -987,6 +1073,7 @@ int main(void)
     test_slices();
     test_walk();
     test_small_stats();
+    test_each_type();
     test_large_stats();
     test_edit();
     test_two_edits();
@@ -997,6 +1084,7 @@ int main(void)
     test_patches();
     test_split();
     test_writer();
+    test_disk();
     nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     return report("ops");
 }
