@@ -34,7 +34,7 @@ typedef struct {
 } Block;
 
 typedef struct {
-    const char *at, *end; /* what is left of the template */
+    const char *at, *end; /* what is left of the template; a NUL follows */
     const Message *messages;
     size_t count, index; /* index: of the loop */
     bool generation_prompt;
@@ -56,15 +56,14 @@ static bool is_blank(char b)
 
 static int unknown_syntax(Chat *c, const char *from)
 {
-    size_t n = 1;
-    while (from < c->end && is_blank(*from))
+    while (is_blank(*from))
         from++;
     if (from == c->end)
         return tokenizer_fail(c->err, "%s: the chat template ends within a tag", c->file);
-    while (from + n < c->end && n < 48 && from[n] != '\n' && from[n] != '%' && from[n] != '}')
-        n++;
+    size_t n = 1 + strcspn(from + 1, "\n%}");
+    n = text_complete_prefix(from, n < 48 ? n : 48);
     return tokenizer_fail(c->err, "%s: the chat template has \"%.*s\", which no known ChatML template has there",
-                          c->file, (int)text_complete_prefix(from, n), from);
+                          c->file, (int)n, from);
 }
 
 /* Writes out bytes; mark 1: of a message, which may hold anything. */
@@ -83,7 +82,7 @@ static bool is_name_byte(char b)
 
 static void skip_blanks(Chat *c)
 {
-    while (c->at < c->end && is_blank(*c->at))
+    while (is_blank(*c->at))
         c->at++;
 }
 
@@ -92,9 +91,7 @@ static bool take(Chat *c, const char *word)
 {
     size_t n = strlen(word);
     skip_blanks(c);
-    if ((size_t)(c->end - c->at) < n || memcmp(c->at, word, n) != 0)
-        return false;
-    if (is_name_byte(word[n - 1]) && c->at + n < c->end && is_name_byte(c->at[n]))
+    if (strncmp(c->at, word, n) != 0 || (is_name_byte(word[n - 1]) && is_name_byte(c->at[n])))
         return false;
     c->at += n;
     return true;
@@ -104,7 +101,7 @@ static size_t take_name(Chat *c, const char **name)
 {
     skip_blanks(c);
     *name = c->at;
-    while (c->at < c->end && is_name_byte(*c->at))
+    while (is_name_byte(*c->at))
         c->at++;
     return (size_t)(c->at - *name);
 }
@@ -163,7 +160,7 @@ static int primary(Chat *c, Value *v)
     skip_blanks(c);
     const char *from = c->at, *name;
     *v = (Value){NOTHING, 0, NULL, 0};
-    if (c->at < c->end && (*c->at == '\'' || *c->at == '"'))
+    if (*c->at == '\'' || *c->at == '"')
         return take_literal(c, v);
     if (take(c, "(")) {
         int failed = c->nesting++ == MAX_NESTING ? unknown_syntax(c, from) : condition(c, v);
@@ -282,13 +279,13 @@ static int tag_end(Chat *c, const char *close)
 {
     skip_blanks(c);
     const char *from = c->at;
-    char sign = c->at < c->end && (*c->at == '-' || *c->at == '+') ? *c->at++ : 0;
-    if (c->end - c->at < 2 || memcmp(c->at, close, 2) != 0)
+    char sign = *c->at == '-' || *c->at == '+' ? *c->at++ : 0;
+    if (strncmp(c->at, close, 2) != 0)
         return unknown_syntax(c, from);
     c->at += 2;
     if (sign == '-')
         skip_blanks(c);
-    else if (sign != '+' && *close != '}' && c->at < c->end && *c->at == '\n')
+    else if (sign != '+' && *close != '}' && *c->at == '\n')
         c->at++;
     c->line_start = c->at[-1] == '\n';
     return 0;
@@ -299,7 +296,7 @@ static int skip_tag(Chat *c, const char *close)
 {
     const char *from = c->at;
     Value ignored;
-    while (c->end - c->at >= 2 && memcmp(c->at, close, 2) != 0) {
+    while (c->at < c->end && strncmp(c->at, close, 2) != 0) {
         if (*close == '#' || (*c->at != '\'' && *c->at != '"'))
             c->at++;
         else if (take_literal(c, &ignored))
@@ -428,7 +425,7 @@ static int plain_text(Chat *c)
         tag++;
     tag = c->end - tag >= 2 ? tag : c->end;
     const char *stop = tag, *line = tag;
-    char sign = c->end - tag > 2 ? tag[2] : 0;
+    char sign = tag < c->end ? tag[2] : 0;
     if (sign == '-') {
         while (stop > from && is_blank(stop[-1]))
             stop--;
@@ -447,10 +444,8 @@ static int render(const Tokenizer *t, const Message *messages, size_t n, bool ge
                   char err[512])
 {
     const Text *template = &t->chat_template;
-    size_t length = template->length;
-    length -= length && template->bytes[length - 1] == '\n'; /* as Jinja does */
     Chat c = {.at = template->bytes,
-              .end = template->bytes + length,
+              .end = template->bytes + template->length,
               .messages = messages,
               .count = n,
               .out = out,
@@ -471,7 +466,7 @@ static int render(const Tokenizer *t, const Message *messages, size_t n, bool ge
             return c.depth ? tokenizer_fail(err, "%s: the chat template ends within a block", c.file) : 0;
         char kind = c.at[1];
         c.at += 2;
-        c.at += kind != '#' && c.at < c.end && (*c.at == '-' || *c.at == '+');
+        c.at += kind != '#' && (*c.at == '-' || *c.at == '+');
         if (kind == '#' ? skip_tag(&c, "#}") : kind == '%' ? statement(&c) : output(&c))
             return -1;
     }
@@ -509,7 +504,7 @@ static int try_chat(Tokenizer *t, char err[512])
     return failed ? -1 : 0;
 }
 
-/* A line may end with CR, or CR LF: as Jinja, take LF for it. */
+/* As Jinja does: CR LF and CR become LF, and one at the end goes. */
 static void unify_newlines(Text *text)
 {
     size_t n = 0;
@@ -518,7 +513,9 @@ static void unify_newlines(Text *text)
             text->bytes[n++] = text->bytes[i];
         else if (text->bytes[i + 1] != '\n')
             text->bytes[n++] = '\n';
-    text->length = n;
+    text->length = n - (n && text->bytes[n - 1] == '\n');
+    if (n)
+        text->bytes[text->length] = 0;
 }
 
 /* The chat template: chat_template.jinja, else tokenizer_config.json's, which is a text or a list of named ones. */

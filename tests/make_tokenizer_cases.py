@@ -92,8 +92,9 @@ def added(*tokens):
 def template(*single, ids=(594,)):
     """A post-processor for texts with <|endoftext|> about them; these ids are put for it."""
     return {"type": "TemplateProcessing", "single": list(single), "pair": [], "special_tokens": {
-        "<|im_end|>": {"id": "<|im_end|>", "ids": [596], "tokens": ["<|im_end|>"]},
-        "<|endoftext|>": {"id": "<|endoftext|>", "ids": list(ids), "tokens": ["<|endoftext|>"] * len(ids)}}}
+        "<|endoftext|>": {"id": "<|endoftext|>", "ids": list(ids), "tokens": ["<|endoftext|>"] * len(ids)},
+        "<|endoftexu|>": {"id": "<|endoftexu|>", "ids": [596], "tokens": ["<|im_end|>"]},
+        "<|im_end|>": {"id": "<|im_end|>", "ids": [596], "tokens": ["<|im_end|>"]}}}
 
 
 def processed(value):
@@ -121,12 +122,13 @@ VARIANTS = [
     (added(("e\u0301", NORMALIZED)), ["\u00e9ae\u0301"], [600]),
     (added("<|im_"), ["<|im_<|im_end|>"], []),
     (added(("a", {"id": 64, "special": True})), ["bab"], [64, 65, 64]),
-    (added(("!", {"id": 0, "special": True}), ("x", {"id": 87})), ["!a!x", "?!"], [0, 64, 0, 87]),
+    (added(("!", {"id": 0, "special": True}), ("x", {"id": 87}), "new"), ["!a!x", "?!", "new!"], [0, 64, 0, 87]),
     (added(("ab", NORMALIZED), ("abc", NORMALIZED), ("b", {"id": 65, "normalized": True})),
      ["ab abc b aabcb<|im_end|>abb", "b", "", "ab xyz", "xyz ab in<|im_end|>in ab in"], []),
     (added("ab", "abc", "abcde", ("b", {"id": 65}), "\u4e2d"),
      ["ab abc abcd abcde b aabcb \u4e2d\u4e2d\u4e2e", "abcd", "xab"], []),
     (added("<|im_", ("|im_end|>", NORMALIZED)), ["<|im_end|>", "|im_end|>", "<|im_|im_end|>"], []),
+    (added(("zz", NORMALIZED), ("ab", NORMALIZED), ("abc", NORMALIZED), ("aa", NORMALIZED)), ["zz aab abc", "ab"], []),
     (added("aac", "ab", "abcd"), ["abc abcd aac ab"], []),
     (added("ab"), ["abcdefgh ab zab", "e\u0301ab\u0301"], []),
     (('"z":89', '"QQQ":89'), ["azb", "z", "zz zzz", "QQQ"], [89]),
@@ -171,7 +173,8 @@ CONDITIONS = [
     "(tools or messages) and not (tools and messages)", "not tools and messages", "not (messages)", "not(tools)",
     "tools and messages[9].role == 'x'", "messages or messages[9].role", "messages or (tools or messages[9]['role'])",
     "(tools and messages[9].role) or messages", "messages[1] and messages[1].role == 'assistant'", "((((1))))",
-    "tools is defined and messages[0].role=='system' or messages[0].content!='go'", "messages[0].content is defined"
+    "tools is defined and messages[0].role=='system' or messages[0].content!='go'", "messages[0].content is defined",
+    "messages[0].first", "messages[0].last is defined", "messages[0]['first'] is not defined"
 ]
 FRAGMENTS = [
     "{% for x in messages %}{{ x.role }}{% if loop.first %}F{% endif %}{% if loop.last %}L{% endif %}"

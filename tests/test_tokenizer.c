@@ -282,6 +282,8 @@ static const struct {
     {"\"merges\":[", "\"merges\":[\" a\",", "part \"\""},
     {"\"merges\":[", "\"merges\":[\"a \",", "part \"\""},
     {"\"merges\":[", "\"merges\":[\"a QQ\",", "part \"QQ\""},
+    {"\"merges\":[", "\"merges\":[\"! QQ\",", "part \"QQ\""},
+    {"\"merges\":[", "\"merges\":[\"QQ !\",", "part \"QQ\""},
     {"\"merges\":[", "\"merges\":[\"Q q\",", "makes \"Qq\""},
     {"\"merges\":[", "\"merges\":[[\"a\"],", "merge 0 is [\"a\"]"},
     {"\"merges\":[", "\"merges\":[[\"a\",\"b\",\"c\"],", "merge 0 is ["},
@@ -304,6 +306,14 @@ static const struct {
     {"\"id\":594", "\"id\":\"594\"", "id \"594\", expected 594"},
     {"\"id\":594,", "", "id nothing, expected 594"},
     {"\"id\":594,\"content\":\"<|endoftext|>\"", "\"id\":594,\"content\":\"a\"", "id 594, expected 64"},
+    {"\"special\":false}]",
+     "\"special\":false},{\"id\":600,\"content\":\"x\",\"normalized\":true},"
+     "{\"id\":601,\"content\":\"x\",\"normalized\":true}]",
+     "id 600, expected 87"},
+    {"\"special\":false}]",
+     "\"special\":false},{\"id\":600,\"content\":\"xy\",\"normalized\":true},"
+     "{\"id\":601,\"content\":\"xy\",\"normalized\":true}]",
+     "\"xy\" is there twice"},
     {"<|im_end|>", "<|im_start|>", "\"<|im_start|>\" is there twice"},
     {"\"content\":\"<|endoftext|>\"", "\"content\":\"\"", "an added token is"},
     {"\"content\":\"<|endoftext|>\"", "\"content\":7", "an added token is"},
@@ -342,6 +352,14 @@ static void check_refusals(const char *json)
     check(!tokenizer_open("tests/data/nothing", err) && strstr(err, "no such file"), "%s", err);
     check(!tokenizer_open("tests/data", err) && strstr(err, "has no tokenizer.json"), "%s", err);
     check(!tokenizer_open("/dev/null", err) && strstr(err, "not a regular file"), "%s", err);
+    check(!tokenizer_open(SMALL "/tokenizer.json/x", err) && strstr(err, "no such file"), "%s", err);
+    char name[5000];
+    memset(name, 'x', sizeof name);
+    name[sizeof name - 1] = 0;
+    check(!tokenizer_open(name, err) && err[0] == 'x', "%s", err);
+    check(truncate(path, ((off_t)1 << 29) + 1) == 0 && !tokenizer_open(path, err) &&
+              strstr(err, "has 536870913 bytes, expected at most 536870912"),
+          "%s", err);
 }
 
 /* A change that is accepted, and what is encoded and decoded then. */
@@ -380,7 +398,7 @@ static void check_spellings(const char *json)
     write_text("vocab.json", out, n);
     free(out);
     f = open_memstream(&out, &n);
-    fputs("#version: 0.2\n", f);
+    fputs("#version: 0.2\n#version\n", f);
     for (const JsonValue *m = merges->child; m; m = m->next)
         fprintf(f, "%.*s\r\n", (int)m->length, m->text);
     fclose(f);
@@ -793,6 +811,8 @@ static void check_pieces(Tokenizer *t)
     check(tokenizer_id(t, "<|im_end|>", 10) == 596 && tokenizer_id(t, "\u0120a", 3) == 256, "by their names");
     check(tokenizer_id(t, " a", 2) == -1 && tokenizer_id(t, "", 0) == -1 && tokenizer_id(t, "<|im_end|", 9) == -1,
           "no names");
+    check(tokenizer_id(t, guarded("\xc4", 1), 1) == -1 && tokenizer_id(t, guarded("a\xc4", 2), 2) == -1,
+          "half a letter");
     check(tokenizer_is_special(t, 596) && !tokenizer_is_special(t, 597) && !tokenizer_is_special(t, 64),
           "special ones");
 
@@ -894,6 +914,7 @@ static const struct {
     {LOOP, "as ChatML does"},
     {LOOP PROMPT "x", "as ChatML does"},
     {LOOP PROMPT "xyz", "as ChatML does"},
+    {LOOP PROMPT "  ", "as ChatML does"},
     {"{{ '<|im_start|>assistant\\nx<|im_end|>\\n' }}" LOOP PROMPT, "as ChatML does"},
     {"{{ bos_token }}" LOOP PROMPT, "\"bos_token \""},
     {"{% set x = 1 %}" LOOP PROMPT, "set x = 1"},
