@@ -268,6 +268,7 @@ static List read_list(const char *path)
 
 static int check_list(const char *path)
 {
+    const char *name = strcmp(path, "-") ? path : "standard input";
     List list = read_list(path);
     size_t bad = 0;
     run_tasks(list.tasks, list.n_tasks);
@@ -287,9 +288,9 @@ static int check_list(const char *path)
     free(list.tasks);
     free(list.lines);
     if (list.odd)
-        warn("%s: %zu lines are no checksums", path, list.odd);
+        warn("%s: %zu line%s no checksum%s", name, list.odd, list.odd == 1 ? " is" : "s are", list.odd == 1 ? "" : "s");
     if (list.n == 0)
-        die(EXIT_FAILED, "%s: no line is a checksum", path);
+        die(EXIT_FAILED, "%s: no line is a checksum", name);
     if (bad)
         warn("%zu of %zu do not fit", bad, list.n);
     return finish(bad || list.odd ? EXIT_FAILED : EXIT_OK);
