@@ -57,9 +57,21 @@ int disk_read(int fd, void *bytes, size_t n, uint64_t offset)
     return 0;
 }
 
+/* On macOS fsync() leaves the bytes in the disk's own cache, and F_FULLFSYNC is the call that empties that; not every
+ * file system there knows it. */
+static int sync_once(int fd)
+{
+#ifdef F_FULLFSYNC
+    int status = fcntl(fd, F_FULLFSYNC);
+    if (status == 0 || errno == EINTR || errno == EIO)
+        return status;
+#endif
+    return fsync(fd);
+}
+
 int disk_sync(int fd)
 {
-    while (fsync(fd) != 0)
+    while (sync_once(fd) != 0)
         if (errno != EINTR)
             return -1;
     return 0;
@@ -126,6 +138,7 @@ static ssize_t copy_through_memory(int out, uint64_t out_offset, int in, uint64_
     return copied;
 }
 
+#if defined(__linux__) || defined(__FreeBSD__)
 static ssize_t copy_some(int out, uint64_t out_offset, int in, uint64_t in_offset, size_t n)
 {
     off_t from = (off_t)in_offset, to = (off_t)out_offset;
@@ -136,6 +149,9 @@ static ssize_t copy_some(int out, uint64_t out_offset, int in, uint64_t in_offse
         return copy_through_memory(out, out_offset, in, in_offset, n);
     return copied;
 }
+#else
+#define copy_some copy_through_memory
+#endif
 
 /* The next stretch of [begin, end) that is no hole: *first, and its length. 0: none. */
 static uint64_t next_data(int in, uint64_t begin, uint64_t end, uint64_t *first)

@@ -3,9 +3,14 @@
 #ifndef CHECKPOINT_DISK_H
 #define CHECKPOINT_DISK_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#ifndef ENODATA /* FreeBSD */
+#define ENODATA ENOATTR
+#endif
 
 /* All n bytes at that offset, or -1 with errno: ENOSPC when the system writes nothing, ENODATA at the end of the
  * file. */

@@ -133,12 +133,13 @@ static void count_changes(void *context, size_t begin, size_t end, int thread)
 {
     Delta *d = context;
     (void)thread;
-    for (size_t i = begin; i < end; i++)
-        for (size_t from, to = 0;
-             edit_next_change(safetensors_data(d[i].a), safetensors_data(d[i].b), d[i].a->length, &from, &to);) {
+    for (size_t i = begin; i < end; i++) {
+        const unsigned char *a = safetensors_data(d[i].a), *b = safetensors_data(d[i].b);
+        for (size_t from, to = 0; edit_next_change(a, b, (size_t)d[i].a->length, &from, &to);) {
             d[i].ranges_shape[0]++;
             d[i].bytes_shape[0] += to - from;
         }
+    }
 }
 
 static int name_delta(Delta *d, char err[512])
@@ -204,7 +205,7 @@ static int fill_delta(void *context, size_t tensor, int fd, uint64_t offset, cha
     int status = o ? 0 : -1;
     if (o)
         o->fd = fd, o->offset = offset, o->used = 0;
-    for (size_t from, to = 0; status == 0 && edit_next_change(a, b, d->a->length, &from, &to);) {
+    for (size_t from, to = 0; status == 0 && edit_next_change(a, b, (size_t)d->a->length, &from, &to);) {
         unsigned char range[16];
         for (size_t i = 0; i < 8; i++)
             range[i] = (unsigned char)((uint64_t)from >> 8 * i),

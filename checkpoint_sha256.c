@@ -107,9 +107,11 @@ static bool cpu_has_sha(void)
     return sse41 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & 1u << 29);
 }
 
-#elif defined(__aarch64__) && defined(__linux__)
+#elif defined(__aarch64__) && (defined(__linux__) || defined(__ARM_FEATURE_SHA2))
 #include <arm_neon.h>
+#ifndef __ARM_FEATURE_SHA2
 #include <sys/auxv.h>
+#endif
 
 #ifdef __clang__
 #define WITH_SHA __attribute__((target("sha2")))
@@ -140,7 +142,11 @@ WITH_SHA static void stir_hardware(uint32_t state[8], const unsigned char *p, si
 
 static bool cpu_has_sha(void)
 {
+#ifdef __ARM_FEATURE_SHA2
+    return true;
+#else
     return getauxval(AT_HWCAP) & 1u << 6; /* HWCAP_SHA2 */
+#endif
 }
 
 #else

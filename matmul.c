@@ -28,6 +28,7 @@
 #include "matmul.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -36,6 +37,10 @@
 #include <string.h>
 
 #include "matmul_kernels.h"
+
+#if FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2
+#error "floats are computed in a wider type here, which gives other results: on 32-bit x86 build with -msse2 -mfpmath=sse"
+#endif
 
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF

@@ -31,6 +31,10 @@
 #include <sched.h>
 #include <sys/syscall.h>
 #endif
+#ifdef __APPLE__
+#include <mach/mach.h>
+#include <sys/sysctl.h>
+#endif
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
@@ -198,6 +202,8 @@ static bool read_file(char *text, size_t size, const char *root, const char *dir
     return whole;
 }
 
+#ifdef __linux__
+
 /* The first number of a file; UINT64_MAX ("max", "-1", or no such file) means no limit. */
 static uint64_t read_limit(const char *root, const char *directory, const char *name)
 {
@@ -220,8 +226,6 @@ static uint64_t find_number(const char *text, const char *word)
 }
 
 /* ---- control groups ---------------------------------------------------------------------------------------------- */
-
-#ifdef __linux__
 
 /* A group limits those below it, so each directory from the process's own up to the mount point is asked. Inside a
  * container the upper ones may be all that is visible. */
@@ -407,6 +411,21 @@ static uint64_t memory_of_groups(const char *root)
     return group_limit(root, "memory", memory_left_v1, memory_left_v2);
 }
 
+/* What the system has left: MemAvailable and, where it grants no more than it has, the rest of its commit limit. */
+static uint64_t memory_of_system(const char *root)
+{
+    char text[8192];
+    if (!read_file(text, sizeof text, root, "/proc/", "meminfo") || !strstr(text, "MemAvailable:"))
+        return UINT64_MAX;
+    uint64_t left = find_number(text, "MemAvailable:") * 1024;
+    if (read_limit(root, "/proc/sys/vm/", "overcommit_memory") == 2) {
+        uint64_t limit = find_number(text, "CommitLimit:") * 1024, used = find_number(text, "Committed_AS:") * 1024;
+        uint64_t uncommitted = limit > used ? limit - used : 0;
+        left = uncommitted < left ? uncommitted : left;
+    }
+    return left;
+}
+
 #else
 
 static void count_processors(const char *root, size_t *logical, size_t *cores)
@@ -414,6 +433,12 @@ static void count_processors(const char *root, size_t *logical, size_t *cores)
     long online = sysconf(_SC_NPROCESSORS_ONLN);
     (void)root;
     *logical = *cores = online > 0 ? (size_t)online : 1;
+#ifdef __APPLE__
+    int physical;
+    size_t size = sizeof physical;
+    if (!sysctlbyname("hw.physicalcpu", &physical, &size, NULL, 0) && physical > 0)
+        *cores = (size_t)physical;
+#endif
 }
 
 static uint64_t cpu_quota(const char *root)
@@ -425,6 +450,19 @@ static uint64_t cpu_quota(const char *root)
 static uint64_t memory_of_groups(const char *root)
 {
     (void)root;
+    return UINT64_MAX;
+}
+
+/* What the system has left: pages that are free or were not used lately. */
+static uint64_t memory_of_system(const char *root)
+{
+    (void)root;
+#ifdef __APPLE__
+    vm_statistics64_data_t pages;
+    mach_msg_type_number_t count = HOST_VM_INFO64_COUNT;
+    if (host_statistics64(mach_host_self(), HOST_VM_INFO64, (host_info64_t)&pages, &count) == KERN_SUCCESS)
+        return ((uint64_t)pages.free_count + pages.inactive_count) * (uint64_t)sysconf(_SC_PAGESIZE);
+#endif
     return UINT64_MAX;
 }
 
@@ -456,28 +494,13 @@ static int processors_usable(void)
     return least_count(logical, cpu_quota(""));
 }
 
-/* What the system has left: MemAvailable and, where it grants no more than it has, the rest of its commit limit. */
-static uint64_t memory_of_system(const char *root)
-{
-    char text[8192];
-    if (!read_file(text, sizeof text, root, "/proc/", "meminfo") || !strstr(text, "MemAvailable:"))
-        return UINT64_MAX;
-    uint64_t left = find_number(text, "MemAvailable:") * 1024;
-    if (read_limit(root, "/proc/sys/vm/", "overcommit_memory") == 2) {
-        uint64_t limit = find_number(text, "CommitLimit:") * 1024, used = find_number(text, "Committed_AS:") * 1024;
-        uint64_t uncommitted = limit > used ? limit - used : 0;
-        left = uncommitted < left ? uncommitted : left;
-    }
-    return left;
-}
-
 /* What is left of a resource limit, of which `used` pages are taken. */
 static uint64_t below_limit(const struct rlimit *limit, uint64_t used_pages)
 {
-    uint64_t used = used_pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t most = (uint64_t)limit->rlim_cur, used = used_pages * (uint64_t)sysconf(_SC_PAGESIZE);
     if (limit->rlim_cur == RLIM_INFINITY)
         return UINT64_MAX;
-    return limit->rlim_cur > used ? limit->rlim_cur - used : 0;
+    return most > used ? most - used : 0;
 }
 
 uint64_t cpu_memory_available_under(const char *root)

@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../checkpoint_disk.h"
 #include "../unicode.h"
 
 const char *command_name;
@@ -495,7 +496,7 @@ void out_commit(OutFile *o)
 {
     bool bad = fflush(o->f) || ferror(o->f);
     if (o->temporary)
-        bad = bad || fsync(fileno(o->f));
+        bad = bad || disk_sync(fileno(o->f)) != 0;
     if (o->f != stdout)
         bad = fclose(o->f) || bad;
     if (!bad && o->temporary)
