@@ -2,6 +2,7 @@
 #include "../tokenizer.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -723,6 +724,54 @@ static void check_long_word(Tokenizer *t)
     free(word);
 }
 
+/* Bytes that this process has mapped. */
+static size_t mapped_memory(void)
+{
+    FILE *f = fopen("/proc/self/statm", "r");
+    size_t pages = 0;
+    if (f && fscanf(f, "%zu", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Too little memory is told, with more and more of it, until there is enough: then the ids and the text are right. */
+static void check_little_memory(Tokenizer *t)
+{
+    enum { LENGTH = 200000, STEP = 1 << 16 };
+    char err[512], *text = malloc(LENGTH + 8);
+    struct rlimit usual;
+    IdList expected = {0};
+    int failed = 1;
+    memset(text, 'a', LENGTH);
+    for (size_t i = 0; i < LENGTH; i += 3 + random_below(8))
+        text[i] = i < LENGTH / 2 && random_below(3) == 0 ? ' ' : 't'; /* the second half is one word */
+    memcpy(text + LENGTH, "e\u0301\xff", 4);                          /* must be put right, and brought to NFC */
+    check(tokenizer_encode(t, text, LENGTH + 4, true, &expected, err) == 0, "%s", err);
+    getrlimit(RLIMIT_AS, &usual);
+    for (size_t i = 0; failed && i < 400; i++) {
+        IdList ids = {0};
+        Text out = {0};
+        struct rlimit little = {mapped_memory() + i * STEP, usual.rlim_max};
+        if (little.rlim_cur > (rlim_t)1 << 40) /* a sanitizer's */
+            break;
+        setrlimit(RLIMIT_AS, &little);
+        err[0] = 0;
+        failed = tokenizer_encode(t, text, LENGTH + 4, true, &ids, err);
+        check(failed ? strstr(err, "not enough memory") != NULL : same_ids(&ids, &expected), "%zu ids: %s", ids.count,
+              err);
+        failed = tokenizer_decode(t, expected.items, expected.count, false, &out) || failed;
+        check(out.length == 0 || out.length == LENGTH + 5, "%zu bytes", out.length);
+        setrlimit(RLIMIT_AS, &usual);
+        id_list_free(&ids);
+        text_free(&out);
+    }
+    check(!failed || mapped_memory() >> 40, "still not enough memory");
+    id_list_free(&expected);
+    free(text);
+}
+
 /* ---- pieces of text ---- */
 
 /* A tail may still become a character if it begins one, for every lead byte. */
@@ -1128,6 +1177,7 @@ int main(void)
     check_pieces(t);
     check_merging(t, json);
     check_long_word(t);
+    check_little_memory(t);
     tokenizer_close(t);
     t = open_or_fail(SMALL "/seams.json");
     check_cases(t, SMALL "/seams.jsonl", encode_case, 1);
