@@ -1,11 +1,13 @@
 #!/bin/sh
 # Other ways to build, each compared with ./run by the text that a seed gives: the bare compiler command, clang, musl, a static
-# binary, aarch64 under qemu; and what make install puts where. What is missing on this machine is counted as skipped.
+# binary, aarch64 under qemu, a machine of 32 bits; what can only be built here, macOS and FreeBSD, and what must not be, a
+# big-endian machine; and what make install puts where. What is missing on this machine is counted as skipped. ZIG names Zig's
+# compiler, which brings other systems' headers and libraries (python3 -m pip install ziglang).
 set -u
 passed=0 failed=0 skipped=0
 good() { passed=$((passed + 1)); echo "builds: $* ok"; }
 bad() { failed=$((failed + 1)); echo "builds: $* FAILED"; }
-skip() { skipped=$((skipped + 1)); echo "builds: $* skipped"; }
+skip() { skipped=$((skipped + ${2-1})); echo "builds: $1 skipped"; }
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 ln -s "$(pwd)/tests" "$work/tests"
@@ -50,6 +52,30 @@ warnings="-std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Wpedantic -Wsh
         compile aarch64 aarch64-linux-gnu-gcc $warnings -O2 -static && same_story aarch64 qemu-aarch64 "$work/aarch64"
     else
         skip aarch64
+    fi
+    : "${ZIG:=$(command -v zig || echo "python3 -m ziglang")}"
+    if $ZIG version >/dev/null 2>&1; then
+        for target in aarch64-macos x86_64-macos x86_64-freebsd; do
+            compile $target $ZIG cc -target $target $warnings -O1 && good $target
+        done
+        compile x86-linux-musl $ZIG cc -target x86-linux-musl -std=c11 -O1 &&
+            if "$work/x86-linux-musl" --version >/dev/null 2>&1; then
+                same_story x86-linux-musl "$work/x86-linux-musl"
+            else
+                skip "x86-linux-musl, built but not run,"
+            fi
+        $ZIG cc -target s390x-linux-musl -std=c11 -fsyntax-only safetensors.c 2>"$work/log"
+        case $? in
+        0) bad "s390x: a big-endian machine is not refused" ;;
+        *) if grep -c error: "$work/log" | grep -qx 1 && grep -q "error: .*big-endian" "$work/log"; then
+            good "s390x is refused:"
+        else
+            bad "s390x: another error"
+            cat "$work/log"
+        fi ;;
+        esac
+    else
+        skip "macOS, FreeBSD, 32 bits, big-endian: no ziglang;" 5
     fi
 }
 

@@ -25,6 +25,12 @@ static inline void skip(const char *what) {
     printf("skipped: %s\n", what);
 }
 
+/* An emulator runs this program, slowly: fewer ways to cut the same work will do. */
+static inline int emulated(void) {
+    const char *emulator = getenv("EMULATOR");
+    return emulator && *emulator;
+}
+
 static inline int report(const char *name) {
     printf("%s: %d passed, %d failed, %d skipped\n", name, checks_passed, checks_failed, checks_skipped);
     return checks_failed > 0;

@@ -561,8 +561,9 @@ static void default_is(const char *program, const char *folder, const char *want
     pid_t child = fork();
     if (child == 0) {
         dup2(ends[1], 1);
+        const char *first = emulated() ? getenv("EMULATOR") : program;
         if (chdir(folder) == 0 && setenv("TELL_DEFAULT", "1", 1) == 0)
-            execl(program, program, (char *)NULL);
+            execlp(first, first, first == program ? NULL : program, (char *)NULL);
         _exit(127);
     }
     close(ends[1]);

@@ -275,7 +275,7 @@ static void test_step(Step *s, const Bytes earlier[MOST_FILES])
 {
     size_t wrong = 0, before = runs;
     set_up(s);
-    long calls = count_calls(s->command), stride = SLOW ? 9 : 1;
+    long calls = count_calls(s->command), stride = SLOW || emulated() ? 9 : 1;
     for (size_t i = 0; i < s->n; i++)
         if (!s->after[i].bytes)
             s->after[i] = read_file(s->files[i]);
@@ -496,7 +496,7 @@ static void test_writing(const Writing *w, int success)
     remove_all(path);
     check(run(w->command, "count", "0", 0) == success, "run %s", w->command);
     Bytes b = read_file("count");
-    long calls = b.n ? atol((const char *)b.bytes) : 0, stride = SLOW ? 9 : 1;
+    long calls = b.n ? atol((const char *)b.bytes) : 0, stride = SLOW || emulated() ? 9 : 1;
     free(b.bytes);
     check(calls > 4, "%s: %ld calls", w->what, calls);
     for (size_t f = 0; f < FAULTS; f++) {
