@@ -251,8 +251,8 @@ static int check_metadata(SafetensorsFile *st, const JsonValue *metadata)
 int safetensors_read_entries(SafetensorsFile *st)
 {
     const JsonValue *metadata = NULL;
-    /* a number and a comma are two bytes */
-    uint64_t *shape = st->shapes = malloc((st->header_len / 2 + 1) * sizeof *shape);
+    /* a number and what comes behind it are two bytes */
+    uint64_t *shape = st->shapes = malloc(st->header_len / 2 * sizeof *shape);
     if (!shape)
         return safetensors_fail(st, NULL, "not enough memory for a header of %zu bytes", st->header_len);
     if (safetensors_allocate(st, st->header->length) != 0)

@@ -353,6 +353,13 @@ static void test_other_files(void)
     memset(&st, 0, sizeof st);
     safetensors_close(&st); /* file 0 must stay open */
     check(open_files() == before, "closing a zeroed struct closes a file");
+    int input = dup(0);
+    close(0);
+    check(open_text(&st, "{" A "}", 8) == 0 && st.fd == 0, "file %d is free: %s", st.fd, st.error);
+    safetensors_close(&st);
+    check(fcntl(0, F_GETFD) < 0, "file 0 is closed if it is the checkpoint");
+    dup2(input, 0);
+    close(input);
 }
 
 static void test_printable(void)
@@ -373,6 +380,7 @@ static void test_printable(void)
         {"\xe2\x80\xa7\xe2\x80\xaf", "\xe2\x80\xa7\xe2\x80\xaf"},
         {"\xe2\x81\xa5\xe2\x81\xa9\xe2\x81\xaa", "\xe2\x81\xa5\\u{2069}\xe2\x81\xaa"},
         {"\xe3\x80\xa8\xe1\x80\xae", "\xe3\x80\xa8\xe1\x80\xae"},
+        {"\xc2\x9b", "\\u{9b}"},
         {"\xe2\x80", "\xe2\x80"},
         {"\xc2", "\xc2"},
     };
@@ -677,14 +685,16 @@ static void test_into_memory(void)
     SafetensorsFile st = {.read_into_memory = true, .progress = note_progress, .progress_context = &calls};
     last_done = calls = 0;
     check(safetensors_open(path, &st) == 0, "%s", st.error);
-    check(last_done == 70 && last_total == 70 && calls >= 1, "progress ends at the end");
+    check(last_done == 70 && last_total == 70 && calls == 3, "the length, the header, the data");
     check(fcntl(st.fd, F_GETFD) & FD_CLOEXEC, "a child must not inherit the file");
     write_file(path, "{" A "}", 54, 54, "12345678", 8);
     check(memcmp(st.data, "\0\1\2\3\4\5\6\7", 8) == 0, "what was read stays");
     safetensors_close(&st);
     check(st.read_into_memory && st.progress == note_progress, "the settings outlive closing");
     last_done = 0;
+    check(safetensors_open("/nonexistent", &st) != 0 && *st.error, "no sentence");
     check(safetensors_open(path, &st) == 0 && memcmp(st.data, "12345678", 8) == 0, "opened again: %s", st.error);
+    check(!*st.error, "an old sentence stays: %s", st.error);
     safetensors_close(&st);
     last_done = 0;
     check(truncate(path, 69) == 0 && safetensors_open(path, &st) != 0 && strstr(st.error, "1 byte missing"), "%s",
@@ -1185,8 +1195,9 @@ static void test_shards(void)
         st.shards = calloc(3, sizeof *st.shards);
         st.n_shards = 2; /* the third is no part of it, and must not be touched */
         SafetensorsTensor beyond = {.name = "beyond", .name_length = 6, .file = &st};
-        st.shards[2] = (SafetensorsFile){.tensors = &beyond, .n_tensors = 1};
-        write_model(path, &(Making){.dtypes = {"BF16", NULL}, .count = 11 + (size_t)twice});
+        st.shards[2] = (SafetensorsFile){.tensors = &beyond, .n_tensors = (size_t)1 << 40};
+        int before = open_files();
+        write_model(path, &(Making){.dtypes = {"BF16", NULL}, .first = twice ? 11 : 0, .count = twice ? 1 : 11});
         write_model(second, &(Making){.dtypes = {"BF16", NULL}, .first = 11, .count = COUNT - 11});
         check(safetensors_open(path, &st.shards[0]) == 0 && safetensors_open(second, &st.shards[1]) == 0, "%s %s",
               st.shards[0].error, st.shards[1].error);
@@ -1210,6 +1221,7 @@ static void test_shards(void)
             }
         }
         safetensors_close(&st);
+        check(open_files() == before, "a shard stays open");
     }
     unlink(second);
 }
