@@ -127,9 +127,10 @@ for at in /sys/fs/cgroup /sys/fs/cgroup/unified; do # version 2
         [ "$half" ] || rmdir "$at/$group"
     fi 2>/dev/null
 done
-if [ -z "$half" ] && [ -e /sys/fs/cgroup/memory/tasks ] && mkdir "/sys/fs/cgroup/cpu/$group" "/sys/fs/cgroup/memory/$group"; then
-    groups="/sys/fs/cgroup/cpu/$group /sys/fs/cgroup/memory/$group"
-    echo 50000 >"/sys/fs/cgroup/cpu/$group/cpu.cfs_quota_us" && echo 512M >"/sys/fs/cgroup/memory/$group/memory.limit_in_bytes" && half=1
+cpu=/sys/fs/cgroup/cpu/$group memory=/sys/fs/cgroup/memory/$group
+if [ -z "$half" ] && [ -e /sys/fs/cgroup/memory/tasks ] && mkdir "$cpu" "$memory"; then # version 1
+    groups="$cpu $memory"
+    echo 50000 >"$cpu/cpu.cfs_quota_us" && echo 512M >"$memory/memory.limit_in_bytes" && half=1
 fi 2>/dev/null
 if [ "$half" ]; then
     enter="for g in $groups; do echo \$\$ >\$g/cgroup.procs; done"
