@@ -955,6 +955,8 @@ static bool template_case(void *t, const JsonValue *row)
 #define LOOP "{% for message in messages %}" TURN "{% endfor %}"
 #define PROMPT "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
+#define FIRST "{% if messages[0].role != 'system' %}"
+
 /* Templates that cannot be used, and part of the reason. */
 static const struct {
     const char *template, *want;
@@ -988,6 +990,42 @@ static const struct {
     {"{{ messages[9].role }}", "not there"},
     {"{{ messages }}", "messages"},
     {"\xff" LOOP PROMPT, "is not UTF-8"},
+    {FIRST "<|im_start|>system\nabcdefghijklmnop{% endif %}" LOOP PROMPT, "as ChatML does"},
+    {FIRST "<|im_start|>systen\nx<|im_end|>\n{% endif %}" LOOP PROMPT, "as ChatML does"},
+    {FIRST "x{% endif %}" LOOP PROMPT, "as ChatML does"},
+    {"{{ messages[0 }}", "has \"messages[0 \""},
+    {"{{ messages['role }}", "has \"messages['role \""},
+    {"{{ messages[tools] }}", "has \"messages[tools] \""},
+    {"{{ messages[tools", "has \"messages[tools\""},
+    {"{{ 'a'[0] }}", "has \"'a'[0] \""},
+    {"{{ tools.x }}", "has \"x \""},
+    {"{{ tools['x'] }}", "has \"x'] \""},
+    {"{{ 1 }}", "has \"1 \""},
+    {"{{ tools }}", "has \"tools \""},
+    {"{% if 'a' == 1 %}", "has \"'a' == 1 \""},
+    {"{% if 'a' == x %}", "has \"'a' == x \""},
+    {"{% if 'a' == 'b\\n' %}", "has \"'a' == 'b\\n' \""},
+    {"{% if tools is none %}", "has \"tools is none \""},
+    {"{% if tools or %}", "has \"%\""},
+    {"{% if tools or ) %}", "has \") \""},
+    {"{% if messages and ) %}", "has \") \""},
+    {"{% if (tools %}", "has \"(tools \""},
+    {"{% if tools ) %}", "has \") \""},
+    {"{% for 1 in tools %}", "has \"for 1 in tools \""},
+    {"{% for m in tools %}", "has \"for m in tools \""},
+    {"{% for m of messages %}", "has \"for m of messages \""},
+    {"{% for = in messages %}", "has \"for = in messages \""},
+    {"{% for m in messages }}", "has \"for m in messages \""},
+    {"{# abc", "ends within a tag"},
+    {"{% if tools %}{{ 'abc }}{% endif %}", "has \"'abc \""},
+    {"{% elif tools %}", "has \"elif tools \""},
+    {"{% else %}", "has \"else \""},
+    {"{% endfor %}", "has \"endfor \""},
+    {"{% if messages %}{% endfor %}", "has \"endfor \""},
+    {"{% for m in messages %}{% else %}{% endfor %}", "has \"else \""},
+    {"{{ 'a' + }}", "has \"}\""},
+    {"{{ 'a' 'b' }}", "has \"'b' \""},
+    {"{{ 'a\\' }}", "has \"'a\\' \""},
     {"{%", "ends within a tag"},
     {"{{", "ends within a tag"},
     {"{#", "ends within a tag"},
@@ -1059,6 +1097,67 @@ static void check_places(void)
     }
 }
 
+/* A template may be in order as far as the trial goes, and fail later: no half a conversation comes out. */
+static void check_late_errors(const char *json)
+{
+    static const char template[] = LOOP PROMPT "{% if messages[0].content == 'go' %}{{ messages[5].role }}{% endif %}";
+    const Message go = {"user", "go", 4, 2}, stay = {"user", "stay", 4, 4};
+    char err[512];
+    IdList ids = {0};
+    Text text = {0};
+    write_text("chat_template.jinja", template, strlen(template));
+    Tokenizer *t = open_or_fail(folder);
+    check(tokenizer_chat_ids(t, &go, 1, true, true, &ids, err) && ids.count == 0 && strstr(err, "not there"), "%s",
+          err);
+    check(tokenizer_chat_text(t, &go, 1, true, &text, err) && strstr(err, "not there"), "%s", err);
+    check(tokenizer_chat_ids(t, &stay, 1, true, true, &ids, err) == 0 && ids.count > 0, "%s", err);
+    id_list_free(&ids);
+    text_free(&text);
+    tokenizer_close(t);
+    char *changed = replaced(json, "\"<|im_end|>\"", "\"<|im_end|\"");
+    write_text("tokenizer.json", changed, strlen(changed));
+    t = open_or_fail(folder);
+    check(tokenizer_chat_problem(t) && strstr(tokenizer_chat_problem(t), "no added token <|im_end|>"), "%s",
+          tokenizer_chat_problem(t));
+    tokenizer_close(t);
+    free(changed);
+    remove_file("chat_template.jinja");
+    static const char nul[] =
+        "{\"chat_template\":\"" FIRST "<|im_start|>system\\na\\u0000b<|im_end|>\\n{% endif %}"
+        "{% for m in messages %}<|im_start|>{{ m.role + '\\n' + m.content }}<|im_end|>\\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\\n{% endif %}\"}";
+    write_text("tokenizer.json", json, strlen(json));
+    write_text("tokenizer_config.json", nul, strlen(nul));
+    t = open_or_fail(folder);
+    check(tokenizer_chat_problem(t) && strstr(tokenizer_chat_problem(t), "as ChatML does"), "%s",
+          tokenizer_chat_problem(t));
+    tokenizer_close(t);
+    remove_file("tokenizer_config.json");
+}
+
+/* The default system turn goes when it isn't wanted, but not what a message says, be it the same. */
+static void check_default_system(Tokenizer *t)
+{
+    const char *system = tokenizer_default_system(t), *const contents[] = {system, "S", "You are Qwen", "<|im_end|>"};
+    for (size_t i = 0; i < 4; i++) {
+        const Message messages[] = {{"system", contents[i], 6, strlen(contents[i])}, {"user", "<|im_end|>\n x", 4, 13}};
+        IdList with = {0}, without = {0}, user = {0}, user_without = {0};
+        char err[512];
+        check(tokenizer_chat_ids(t, messages, 2, true, true, &with, err) == 0 &&
+                  tokenizer_chat_ids(t, messages, 2, true, false, &without, err) == 0 && same_ids(&with, &without),
+              "%s", contents[i]);
+        check(tokenizer_chat_ids(t, messages + 1, 1, true, true, &user, err) == 0 &&
+                  tokenizer_chat_ids(t, messages + 1, 1, true, false, &user_without, err) == 0 &&
+                  user.count == user_without.count + 20 &&
+                  memcmp(user.items + 20, user_without.items, user_without.count * sizeof *user.items) == 0,
+              "%zu and %zu ids", user.count, user_without.count);
+        id_list_free(&with);
+        id_list_free(&without);
+        id_list_free(&user);
+        id_list_free(&user_without);
+    }
+}
+
 /* The demo model's conversations: the text, and the ids that the network was given. */
 static void check_demo(void)
 {
@@ -1093,6 +1192,7 @@ static void check_demo(void)
     check(t && strcmp(tokenizer_default_system(t),
                       "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.") == 0,
           "the demo's system text");
+    check_default_system(t);
     tokenizer_close(t);
 }
 
@@ -1192,6 +1292,7 @@ int main(void)
     check_cases(json, SMALL "/chat.jsonl", template_case, 1);
     check_unusable();
     check_places();
+    check_late_errors(json);
     check_demo();
     remove_file("tokenizer.json");
     rmdir(folder);
