@@ -289,6 +289,7 @@ static void test_lengths(void)
         check(safetensors_open(path, &st) != 0 && strstr(st.error, cases[i].refusal), "%llu: %s",
               (unsigned long long)cases[i].announced, st.error);
     }
+    check(open_text_n(&st, "", 1, 0) != 0 && strstr(st.error, "the header is padded with NUL bytes"), "%s", st.error);
     check(open_text_n(&st, "{" A "}\0\0", 56, 8) != 0 && strstr(st.error, "the header is padded with NUL bytes"), "%s",
           st.error);
     check(open_text_n(&st, "{" A "}  ", 56, 8) == 0, "padded with spaces: %s", st.error);
@@ -655,6 +656,10 @@ static void test_threads(void)
         check(open_tensor(&st, "F16", shape, data, n * 2, 1) == 0, "%s", st.error);
         float *out = safetensors_load_float(&st, "t");
         check(out && (!one || memcmp(one, out, n * sizeof *out) == 0), "%d threads", threads);
+        size_t wrong = 0;
+        for (size_t i = 0; out && i < n; i++)
+            wrong += bits_of(out[i]) != float_bits_of_f16(data[i]) && !isnan(out[i]);
+        check(wrong == 0, "%d threads: %zu numbers differ", threads, wrong);
         if (one)
             free(out);
         else
