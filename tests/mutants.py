@@ -38,6 +38,7 @@ EQUIVALENT = {
         ("c «<» 0x80 ? strchr(meant", "<="): "0x80 is not among the letters",
         ("c < «0x80» ? strchr(meant", "129"): "likewise",
         ("c > «0» && c < 0x80", "1"): "nor is 1",
+        ("(unsigned char)*p->at : «0»", "1"): "neither 0 nor 1 may stand where this is asked",
         ("digit > «9»", "10"): "the text of an integer has digits and a minus, no colon",
         ("(x->place «>» y->place)", ">="): "places are never equal",
         ("(x->place «<» y->place)", "<="): "likewise",
@@ -77,6 +78,8 @@ EQUIVALENT = {
     "safetensors_header.c": {
         ("names[«3»] = {", "4"): "more room",
         ("used < «80»", "81"): "a long shape is cut a byte later",
+        ("used «<» 80", "<="): "likewise",
+        ("used «<» SAFETENSORS_PRINTABLE - 12", "<="): "an escape takes 10 bytes",
         ("hash «^» word", "|"): "another hash finds the same",
         ("hash «^» (unsigned char)", "|"): "likewise",
         ("st->lookup_size / «2» < n", "3"): "a larger table",
