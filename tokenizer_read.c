@@ -92,18 +92,16 @@ int tokenizer_written_id(const Tokenizer *t, const char *token, size_t length, c
 
 /* ---- what a tokenizer.json may ask for --------------------------------------------------------------------------- */
 
-/* A value of the file as short JSON text, for comparisons and messages. */
+/* A value of the file as JSON text, as much as there is room for, for comparisons and messages. */
 static const char *quoted(const JsonValue *value, char out[256])
 {
     memset(out, 0, 256);
     memcpy(out, "nothing", 8);
-    FILE *f = value ? fmemopen(out, 252, "w") : NULL;
+    FILE *f = value ? fmemopen(out, 255, "w") : NULL;
     if (!f)
         return out;
     json_print(f, value, JSON_COMPACT);
     fclose(f);
-    if (strlen(out) >= 248)
-        memcpy(out + 248, "...", 4);
     return out;
 }
 

@@ -120,6 +120,7 @@ VARIANTS = [
     (processed({"type": "Sequence", "processors": []}), ["a"], []),
     (added(("x y", {"special": True})), ["x yx y"], []),
     (added(("e\u0301", NORMALIZED)), ["\u00e9ae\u0301"], [600]),
+    (added("e\u0301"), ["\u00e9ae\u0301"], [600]),
     (added("<|im_"), ["<|im_<|im_end|>"], []),
     (added(("a", {"id": 64, "special": True})), ["bab"], [64, 65, 64]),
     (added(("!", {"id": 0, "special": True}), ("x", {"id": 87}), "new"), ["!a!x", "?!", "new!"], [0, 64, 0, 87]),
