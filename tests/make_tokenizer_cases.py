@@ -36,7 +36,8 @@ TEXTS = [
 
 LETTERS = "astmdrevlSL\u017f\u212a"
 ALPHABET = LETTERS + "'  \n\r\t.1\u4e2d\uac00\u00e9\u00bd\u3000\u20ac\U0001f600\ua490"
-BORDERS = "zAZ09`{@[/:~\0\x08\x0b\x0c\x0e\x1c\x1f\x7f\u0080\u0085\u00a0\u4fff\u9fff\ua000\uabff\uafff\ud7a3\ud7fb\ufffd"
+BORDERS = ("zAZ09`{@[/:~\0\x08\x0b\x0c\x0e\x1c\x1f\x7f\u0080\u0085\u00a0"
+           "\u4fff\u9fff\ua000\uabff\uafff\ud7a3\ud7fb\ufffd\u00ff\u017e")
 BYTES = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
 BYTES += [b for b in range(256) if b not in BYTES]
 LETTER = {b: chr(b if i < 188 else 256 + i - 188) for i, b in enumerate(BYTES)}
@@ -67,7 +68,8 @@ def seams(small, random_):
     model = {**small["model"], "vocab": {t: i for i, t in enumerate(vocab)}, "merges": merges}
     texts = ["'" + x + y for x in LETTERS for y in ["", *LETTERS, *(y + "a" for y in LETTERS)]]
     texts += ["".join(random_.choices(ALPHABET, k=random_.randrange(1, 9))) for _ in range(500)]
-    texts += [t for c in BORDERS for t in (c + "a", "a" + c + "a", "1" + c + ".", " " + c, "." + c + " ")]
+    texts += [t for c in BORDERS
+              for t in (c + "a", "'" + c + "a", "a" + c + "a", "1" + c + ".", " " + c, "." + c + " ")]
     return {**small, "model": model, "added_tokens": []}, texts
 
 

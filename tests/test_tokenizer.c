@@ -967,6 +967,7 @@ static const struct {
     {LOOP PROMPT "x", "as ChatML does"},
     {LOOP PROMPT "xyz", "as ChatML does"},
     {LOOP PROMPT "  ", "as ChatML does"},
+    {LOOP PROMPT "\ufffd", "as ChatML does"},
     {"{{ '<|im_start|>assistant\\nx<|im_end|>\\n' }}" LOOP PROMPT, "as ChatML does"},
     {"{{ bos_token }}" LOOP PROMPT, "\"bos_token \""},
     {"{% set x = 1 %}" LOOP PROMPT, "set x = 1"},
