@@ -768,6 +768,16 @@ static void check_little_memory(Tokenizer *t)
         id_list_free(&ids);
         text_free(&out);
     }
+    Tokenizer *opened = NULL;
+    for (size_t i = 0; !opened && i < 400 && mapped_memory() >> 40 == 0; i++) {
+        struct rlimit little = {mapped_memory() + i * STEP, usual.rlim_max};
+        setrlimit(RLIMIT_AS, &little);
+        err[0] = 0;
+        opened = tokenizer_open(SMALL "/tokenizer.json", err);
+        setrlimit(RLIMIT_AS, &usual);
+        check(opened ? encodes(opened, text, LENGTH + 4, &expected) : err[0] != 0, "%s", err);
+    }
+    tokenizer_close(opened);
     check(!failed || mapped_memory() >> 40, "still not enough memory");
     id_list_free(&expected);
     free(text);
