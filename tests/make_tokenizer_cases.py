@@ -199,6 +199,12 @@ FRAGMENTS = [
     "{% if tools %}{{ '}}' }}{% set x = '%}' %}{% for q in w %}{% endfor %}{# %} #}{{ y|z(\"}}\") }}{% endif %}.",
     "{% if messages %}{%- endif %}\n\n{%if tools%}{%endif%}\n.", "{{messages[0].role+messages[-1]['role']+''}}",
     "\v{% if 1 %}\f {% endif %}", "{%- if 1 -%} {%- endif -%} \n\n .", "{% if 1 %}\n\n{% endif %}\n\n",
+    "{% for azAZ09_ in messages %}{{ azAZ09_.role }}{% endfor %}{% for notz in messages %}{% if notz %}z{% endif %}"
+    "{% if not notz %}y{% endif %}{% endfor %}{% for not_ in messages %}{% if not_ %}x{% endif %}{% endfor %}",
+    "{% for notA in messages %}{% if notA %}A{% endif %}{% endfor %}{% for notZ in messages %}{% if notZ %}Z{% endif %}"
+    "{% endfor %}{% for not0 in messages %}{% if not0 %}0{% endif %}{% endfor %}",
+    "{% for not9 in messages %}{% if not9 %}9{% endif %}{% endfor %}{% for nota in messages %}{% if nota %}a{% endif %}"
+    "{% endfor %}", "{# it's #}{# \" #}a {# c' #}\n b", "{% if " + "(1) and " * 40 + "1 %}1{% endif %}",
 ]
 
 
