@@ -1,7 +1,9 @@
 # make            builds ./run
 # make test       builds and runs the tests; GOLDEN=DIR adds the larger reference data
 # make asan       the same under AddressSanitizer and UBSan
-# make tsan       the threads' tests under ThreadSanitizer
+# make tsan       what threads share, under ThreadSanitizer
+# make msan       the rooms' tests under MemorySanitizer; needs clang
+# make valgrind   most rooms' tests under valgrind
 # make fuzz       every parser on mutated input, FUZZ_SECONDS each
 # make faults     every allocation and system call fails in turn; limits of memory, files, stack
 # make mutants    changes json.c, safetensors*.c, tokenizer.c and counts what the tests catch
@@ -52,8 +54,24 @@ test: $(BIN) $(TESTS)
 asan: # without download: that is a shell script
 	WITHOUT=download $(MAKE) BUILD=build-asan BIN=run-asan EXTRA="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" test
 
+# without the scripts: ThreadSanitizer holds signals back
+SHARED = threads net attention matmul
 tsan:
-	$(MAKE) BUILD=build-tsan BIN=run-tsan EXTRA="-O1 -fsanitize=thread" TESTS="build-tsan/tests/test_threads build-tsan/tests/test_net" test
+	$(MAKE) BUILD=build-tsan EXTRA="-O1 -fsanitize=thread" $(SHARED:%=build-tsan/tests/test_%)
+	for t in $(SHARED); do build-tsan/tests/test_$$t || exit 1; done
+
+msan:
+	$(MAKE) BUILD=build-msan CC=clang EXTRA="-O1 -fsanitize=memory -fno-sanitize-recover=all -fno-omit-frame-pointer" \
+		$(TESTS:$(BUILD)/%=build-msan/%)
+	for t in $(TESTS:$(BUILD)/%=build-msan/%); do $$t || exit 1; done
+
+# the rooms that valgrind is done with in minutes; json and safetensors have a malloc of their own
+LIGHT = json unicode checkpoint sample safetensors tokenizer ops threads
+valgrind: $(LIGHT:%=$(BUILD)/tests/test_%)
+	for t in $(LIGHT); do \
+		case $$t in json | safetensors) own=--soname-synonyms=somalloc=nouserintercepts ;; *) own= ;; esac; \
+		valgrind -q --error-exitcode=9 --leak-check=full $$own $(BUILD)/tests/test_$$t || exit 1; \
+	done
 
 FUZZ_OBJECTS = $(ROOM_OBJECTS) $(patsubst %,$(BUILD)/commands/%.o,common options session info slice generate)
 $(BUILD)/tests/fuzz: $(BUILD)/tests/fuzz.o $(FUZZ_OBJECTS)
@@ -101,5 +119,5 @@ clean:
 help:
 	@sed -n 's/^# //p' Makefile
 
-.PHONY: all test asan tsan fuzz faults mutants coverage soak builds aarch64 static install uninstall clean help
+.PHONY: all test asan tsan msan valgrind fuzz faults mutants coverage soak builds aarch64 static install uninstall clean help
 .SECONDARY:

@@ -280,7 +280,7 @@ char *checkpoint_read_file(const char *path, size_t limit, size_t *length, char 
     return text;
 }
 
-static const SafetensorsTensor *find_tensor(const Checkpoint *c, const char *name)
+static const SafetensorsTensor *tensor_named(const Checkpoint *c, const char *name)
 {
     size_t length = strlen(name);
     for (size_t i = 0; i < checkpoint_tensor_count(c); i++) {
@@ -294,8 +294,8 @@ static const SafetensorsTensor *find_tensor(const Checkpoint *c, const char *nam
 /* Tied by config.json, and yet with another lm_head.weight: the reference then takes that head. */
 static bool has_other_head(const Checkpoint *c)
 {
-    const SafetensorsTensor *head = find_tensor(c, "lm_head.weight");
-    const SafetensorsTensor *table = head ? find_tensor(c, "model.embed_tokens.weight") : NULL;
+    const SafetensorsTensor *head = tensor_named(c, "lm_head.weight");
+    const SafetensorsTensor *table = head ? tensor_named(c, "model.embed_tokens.weight") : NULL;
     return table && (head->dtype != table->dtype || head->length != table->length ||
                      memcmp(safetensors_data(head), safetensors_data(table), (size_t)head->length) != 0);
 }

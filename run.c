@@ -20,19 +20,6 @@
 
 /* ---- info -------------------------------------------------------------------------------------------------------- */
 
-/* The two lines of a tensor: name, three spaces, type and shape; where its bytes are in the data part. */
-void print_tensor(const SafetensorsTensor *t)
-{
-    bool color = use_color(stdout);
-    fputs(color ? "\033[1m" : "", stdout);
-    print_escaped(stdout, t->name, t->name_length);
-    printf("%s   dtype=%s  shape=[", color ? "\033[0m" : "", dtype_name(t->dtype));
-    for (size_t i = 0; i < t->rank; i++)
-        printf("%s%llu", i ? "," : "", (unsigned long long)t->shape[i]);
-    printf("]\n%28sdata[%llu, %llu]   (%llu bytes)\n", "", (unsigned long long)t->offset,
-           (unsigned long long)(t->offset + t->length), (unsigned long long)t->length);
-}
-
 /* Those that match, a heading before the tensors of each shard. Returns how many there are. */
 static size_t print_tensors(const Checkpoint *c, const char *find)
 {

@@ -125,6 +125,7 @@ static int read_part(SafetensorsFile *st, size_t begin, size_t end)
 static int map_file(SafetensorsFile *st)
 {
     struct stat info;
+    size_t size;
     int fd = st->fd = open(st->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: not to wait at a pipe */
     if (fd < 0 || fstat(fd, &info) != 0)
         return safetensors_fail(st, NULL, "%s", strerror(errno));
@@ -134,7 +135,10 @@ static int map_file(SafetensorsFile *st)
         return safetensors_fail(st, NULL,
                                 "%d byte%s missing: the file has %d, and the length of the header alone takes 8",
                                 8 - (int)info.st_size, info.st_size == 7 ? "" : "s", (int)info.st_size);
-    size_t size = st->mapped_size = (size_t)info.st_size;
+    if ((uint64_t)info.st_size > SIZE_MAX)
+        return safetensors_fail(st, NULL, "has %" PRIu64 " bytes, more than a program of %d bits can address",
+                                (uint64_t)info.st_size, (int)(8 * sizeof size));
+    size = st->mapped_size = (size_t)info.st_size;
     void *mapped = st->read_into_memory ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                                         : mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (mapped == MAP_FAILED)
@@ -505,7 +509,8 @@ static int run_loads(Loader *l)
         if (load->array)
             *load->array = (float *)place;
         if (load->matrix)
-            *load->matrix = (Matrix){load->view ? safetensors_data(t) : place, load->type, t->shape[0], t->shape[1]};
+            *load->matrix = (Matrix){load->view ? safetensors_data(t) : place, load->type, (size_t)t->shape[0],
+                                     (size_t)t->shape[1]};
         if (load->matrix && is_quantised(l->w->mode)) {
             if (quantise(l->st, t, load->matrix, place) != 0)
                 return -1;

@@ -170,7 +170,7 @@ static inline Merge *find_merge(const Tokenizer *t, int left, int right)
 {
     uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
     size_t mask = ((size_t)1 << (64 - t->merges_shift)) - 1;
-    for (size_t i = pair * GOLDEN >> t->merges_shift;; i = (i + 1) & mask)
+    for (size_t i = (size_t)(pair * GOLDEN >> t->merges_shift);; i = (i + 1) & mask)
         if (t->merges[i].pair == pair || t->merges[i].pair == NO_PAIR)
             return &t->merges[i];
 }

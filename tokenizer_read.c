@@ -277,7 +277,7 @@ static int read_vocabulary(Tokenizer *t, const JsonValue *vocab, const char *pat
         if (t->pieces[id].start != UNSET)
             return tokenizer_fail(err, "%s: two tokens have the id %zu, one of them \"%.*s\"", path, (size_t)id, shown,
                                   v->key);
-        add_piece(t, id, v->key, v->key_length);
+        add_piece(t, (size_t)id, v->key, v->key_length);
         const Piece *p = &t->pieces[id];
         uint64_t hash = hash_bytes(t->bytes + p->start, p->length);
         Name *name = find_name(t, t->bytes + p->start, p->length, p->raw, hash);
@@ -347,7 +347,7 @@ static int add_merge(MergeReader *m, const char *left, size_t left_length, const
     return 0;
 }
 
-/* Merges as "left right" or ["left", "right"]. */
+/* Merges as "left right" or, all of them, ["left", "right"]. */
 static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
 {
     char quote[256];
@@ -355,13 +355,14 @@ static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
         const JsonValue *left = v->type == JSON_ARRAY && v->length == 2 ? v->child : NULL;
         const char *space = v->type == JSON_STRING ? memchr(v->text, ' ', v->length) : NULL;
         size_t before = space ? (size_t)(space - v->text) : 0, after = space ? v->length - before - 1 : 0;
+        bool alike = v->type == merges->child->type;
         int failed;
-        if (space && !memchr(space + 1, ' ', after))
+        if (alike && space && !memchr(space + 1, ' ', after))
             failed = add_merge(m, v->text, before, space + 1, after, err);
-        else if (left && left->type == JSON_STRING && left->next->type == JSON_STRING)
+        else if (alike && left && left->type == JSON_STRING && left->next->type == JSON_STRING)
             failed = add_merge(m, left->text, left->length, left->next->text, left->next->length, err);
         else
-            failed = tokenizer_fail(err, "%s: merge %zu is %.160s, expected \"a b\" or [\"a\", \"b\"]", m->path,
+            failed = tokenizer_fail(err, "%s: merge %zu is %.160s, expected \"a b\" or [\"a\", \"b\"], all alike", m->path,
                                     m->t->merge_count, quoted(v, quote));
         if (failed)
             return -1;
@@ -522,7 +523,7 @@ static JsonValue *parse_lines(const Text *lines, Text *json, char err[512])
         at += length + 1;
     }
     putc(']', f);
-    return fclose(f) ? NULL : json_parse(json->bytes, json->length, err);
+    return fclose(f) || !json->bytes ? NULL : json_parse(json->bytes, json->length, err);
 }
 
 /* The only added token of a vocabulary that comes without any: the reference's own default. text: room for the JSON. */

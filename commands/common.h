@@ -258,10 +258,12 @@ bool find_not_finite(Session *s, int token, char where[64]);
 void print_statistics(const Session *s, const Generated *g, size_t n_prompt, const SampleOptions *o);
 void write_generated_json(const Session *s, const Generated *g, const IdList *prompt, uint64_t seed);
 
-/* ---- the parts of `run info` besides the tensors' two lines: commands/info.c ---- */
+/* ---- the parts of `run info`: commands/info.c ---- */
 
 /* In a pattern * is any text and ? any character; NULL matches all. */
 bool name_matches(const char *pattern, const char *name, size_t length);
+/* The two lines of a tensor: name, three spaces, type and shape; where its bytes are in the data part. */
+void print_tensor(const SafetensorsTensor *t);
 /* What the reference library lets pass, though its own rules forbid it: a line on stderr for each kind. */
 void info_warnings(const SafetensorsFile *f);
 void info_summary(const Checkpoint *c); /* sizes, counts, dtypes, metadata, files */

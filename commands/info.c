@@ -1,4 +1,4 @@
-/* The parts of `run info` around the tensors' two lines: summary, map, warnings, the model's memory, JSON. */
+/* The parts of `run info`: a tensor's two lines, warnings, summary, map, the model's memory, JSON. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -39,6 +39,18 @@ bool name_matches(const char *pattern, const char *name, size_t length)
         }
     }
     return !pattern[strspn(pattern, "*")];
+}
+
+void print_tensor(const SafetensorsTensor *t)
+{
+    bool color = use_color(stdout);
+    fputs(color ? "\033[1m" : "", stdout);
+    print_escaped(stdout, t->name, t->name_length);
+    printf("%s   dtype=%s  shape=[", color ? "\033[0m" : "", dtype_name(t->dtype));
+    for (size_t i = 0; i < t->rank; i++)
+        printf("%s%llu", i ? "," : "", (unsigned long long)t->shape[i]);
+    printf("]\n%28sdata[%llu, %llu]   (%llu bytes)\n", "", (unsigned long long)t->offset,
+           (unsigned long long)(t->offset + t->length), (unsigned long long)t->length);
 }
 
 /* ---- warnings ---------------------------------------------------------------------------------------------------- */

@@ -25,9 +25,6 @@ typedef struct {
 /* Answers what was asked. False if nothing was. find: the tensors of --stats. Dies on mistakes. */
 bool info_data(Checkpoint *c, const DataArguments *a, const char *find);
 
-/* The tensor that --tensor or --at means has been found: its two lines (run.c). */
-void print_tensor(const SafetensorsTensor *t);
-
 /* The tensor called that, or the only one that the pattern fits; dies. */
 SafetensorsTensor find_tensor(Checkpoint *c, const char *name);
 void parse_slice(Slice *s, const char *spec, const SafetensorsTensor *t);  /* dies */

@@ -58,7 +58,7 @@ warnings="-std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Wpedantic -Wsh
         for target in aarch64-macos x86_64-macos x86_64-freebsd; do
             compile $target $ZIG cc -target $target $warnings -O1 && good $target
         done
-        compile x86-linux-musl $ZIG cc -target x86-linux-musl -std=c11 -O1 &&
+        compile x86-linux-musl $ZIG cc -target x86-linux-musl $warnings -O1 &&
             if "$work/x86-linux-musl" --version >/dev/null 2>&1; then
                 same_story x86-linux-musl "$work/x86-linux-musl"
             else

@@ -29,6 +29,9 @@ FRANCE, COW = "What is the capital of France?", "And what does a cow say?"
 UP, DOWN, RIGHT, LEFT, HOME, END, DELETE = (b"\033[" + k for k in (b"A", b"B", b"C", b"D", b"H", b"F", b"3~"))
 passed = failed = skipped = 0
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background begins with both ignored
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
 
 def check(condition, *what):
     global passed, failed

@@ -34,6 +34,9 @@ sleep sort tail tr uname wc""".split()
 SHELLS = {"dash": ["dash"], "bash": ["bash"], "busybox": ["busybox", "sh"]}
 TESTS = []
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background begins with both ignored
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
 
 class Skip(Exception):
     pass

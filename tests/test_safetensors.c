@@ -822,7 +822,11 @@ static void test_sparse(const char *dtype, const char *shape, uint64_t bytes)
     getrusage(RUSAGE_SELF, &before);
     check(safetensors_open(path, &st) == 0, "%s", st.error);
     getrusage(RUSAGE_SELF, &after);
-    check(after.ru_minflt + after.ru_majflt - before.ru_minflt - before.ru_majflt < 500, "opening touches the data");
+    long faults = after.ru_minflt + after.ru_majflt - before.ru_minflt - before.ru_majflt;
+    if (emulated())
+        skip("opening touches no data: an emulator's own pages are counted");
+    else
+        check(faults < 500, "opening touches the data: %ld pages", faults);
     check(safetensors_find(&st, "big", &t) == 0 && t.length == bytes && t.offset == 4, "%s", shape);
     const unsigned char *data = safetensors_data(&t);
     check(memcmp(data, "\x80\x3f", 2) == 0 && memcmp(data + t.length - 2, "\x20\xc0", 2) == 0, "both ends of %s",

@@ -287,6 +287,7 @@ static const struct {
     {"\"merges\":[", "\"merges\":[\"QQ !\",", "part \"QQ\""},
     {"\"merges\":[", "\"merges\":[\"Q q\",", "makes \"Qq\""},
     {"\"merges\":[", "\"merges\":[[\"a\"],", "merge 0 is [\"a\"]"},
+    {"\"merges\":[", "\"merges\":[[\"i\",\"n\"],", "expected \"a b\" or [\"a\", \"b\"], all alike"},
     {"\"merges\":[", "\"merges\":[[\"a\",\"b\",\"c\"],", "merge 0 is ["},
     {"\"merges\":[", "\"merges\":[[\"a\",7],", "merge 0 is [\"a\",7]"},
     {"\"!\":0", "\"!\":1", "two tokens have the id 1"},
