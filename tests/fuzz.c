@@ -49,11 +49,6 @@ _Noreturn void __wrap_exit(int code)
 
 const Command commands[] = {{"generate", "[PROMPT]", "a command", NULL}, {NULL, NULL, NULL, NULL}};
 
-void print_tensor(const SafetensorsTensor *t)
-{
-    print_escaped(stdout, t->name, t->name_length);
-}
-
 #define demand(condition)                                                                                              \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
