@@ -8,7 +8,7 @@ of all files of ROOMS. A test that hangs or crashes has noticed, too. Exit 1 if 
 file. With GOLDEN=DIR the tests use the larger reference data.
 
 What compiles to the same machine code is no change and is counted apart, as is what does not compile. Changes that make
-no difference to what a caller can see are listed in EQUIVALENT, each with its reason, and are counted apart as well.
+no difference to what a caller can see stand in EQUIVALENT, each with its reason, and are counted apart as well.
 """
 import glob, os, random, re, resource, shutil, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -21,79 +21,22 @@ ROOMS = {"json.c": ["test_json"],
          "tokenizer_read.c": ["test_tokenizer"],
          "tokenizer_chat.c": ["test_tokenizer"]}
 
-# file: {(code with the changed part in «», what that becomes): why nobody can tell}
-EQUIVALENT = {
-    "json.c": {
-        ("size «>» d->left", ">="): "a new piece of memory although the old one just suffices",
-        ("d->chunks->size * «2»", "3"): "larger pieces of memory",
-        ("d->chunks->size «*» 2", "+"): "smaller pieces of memory",
-        ("(size + «7»)", "8"): "sizes that are multiples of 8 take 8 bytes more",
-        ("p->end - p->at «>=» 8", ">"): "the loop around it does the same for single blanks",
-        ("p->end - p->at >= «8»", "9"): "likewise",
-        ("end - s «>=» 8; s += 8", ">"): "the loop behind it does the same for single bytes",
-        ("end - s >= «8»; s += 8", "9"): "likewise",
-        ("ctzll(found) / «8»", "9"): "is 7, 15 .. 63 by 8 or by 9: the same",
-        ("v->length «>» DBL_MAX_10_EXP", ">="): "a number of 308 digits is looked at in vain",
-        ("(JsonValue){«0»}", "1"): "the type is filled in later",
-        ("c «<» 0x80 ? strchr(meant", "<="): "0x80 is not among the letters",
-        ("c < «0x80» ? strchr(meant", "129"): "likewise",
-        ("c > «0» && c < 0x80", "1"): "nor is 1",
-        ("(unsigned char)*p->at : «0»", "1"): "neither 0 nor 1 may stand where this is asked",
-        ("copy[v->length] = «0»", "1"): "a number ends at either",
-        ("digit > «9»", "10"): "the text of an integer has digits and a minus, no colon",
-        ("(x->place «>» y->place)", ">="): "places are never equal",
-        ("(x->place «<» y->place)", "<="): "likewise",
-        ("list->length «>» 8 ? resolve_names", ">="): "both ways of resolving names are right",
-        ("list->length > «8» ? resolve_names", "9"): "likewise",
-    },
-    "safetensors.c": {
-        ("st->tensors[i - «1»], &st->tensors[i]) < 0", "0"): "what is in order is sorted in vain",
-        ("if (l->used «<=» SIZE_MAX)", "<"): "no storage has 2^64-1 bytes",
-        ("MAP_ANONYMOUS, «-1», 0)", "1"): "the system looks at no file",
-        ("while (i «<» n && compare_offsets", "<="): "behind the last tensor there is room for one, which is empty",
-        ("&st->tensors[i]) «<» 0", "<="): "no two tensors compare as equal",
-        ("a->offset «<» b->offset ? -1 : 1", "<="): "they differ",
-        ("a->length «<» b->length ? -1 : 1", "<="): "they differ",
-        ("a->name_length «<» b->name_length ? -1 : 1", "<="): "they differ, or the names would be equal",
-        ("a->name_length «<» b->name_length ? a->name_length", "<="): "the lesser of two equal lengths is either",
-        ("a->file «<» b->file", "<="): "they differ",
-        ("a->offset «<» b->offset ? -1 : a", "<="): "no two weights begin at the same byte",
-        ("a->offset «>» b->offset", ">="): "likewise",
-        ("&st->tensors[i]) < «0»", "1"): "likewise",
-        ("bool hole = t->offset «>» end", ">="): "if they are equal nobody asks",
-        ("bool cut = end «>» st->data_size", ">="): "likewise",
-        ("!st->read_into_memory && begin «<» end", "<="): "no bytes are given back",
-        ("(end - begin) «*» size)", "+"): "given back a little later, by convert()",
-        ("uint64_t value = «0»", "1"): "eight bytes push it out",
-        ("size_t bad_row = «0»", "1"): "whoever reads it has had it set",
-        ("asked[«2»]", "3"): "more room",
-        ("*fields[«7»]", "8"): "more room",
-        ("«7» * sizeof *all", "8"): "more room",
-        ("«12» * sizeof *l->loads", "13"): "more room",
-        ("(size_t)t->elements + «1», sizeof *out", "0"): "memory of no bytes is not NULL here",
-        ("(size_t)«1» << 17", "0"): "other pieces for the threads",
-        ("(size_t)1 «<<» 17", ">>"): "likewise",
-        ("(size_t)1 << «17»", "18"): "likewise",
-        ("(size_t)«16» << 20", "17"): "other pieces of reading",
-        ("(size_t)16 << «20»", "21"): "likewise",
-    },
-    "safetensors_header.c": {
-        ("names[«3»] = {", "4"): "more room",
-        ("used < «80»", "81"): "a long shape is cut a byte later",
-        ("used «<» 80", "<="): "likewise",
-        ("used «<» SAFETENSORS_PRINTABLE - 12", "<="): "an escape takes 10 bytes",
-        ("hash «^» word", "|"): "another hash finds the same",
-        ("«0x9e3779b97f4a7c15»u", "11400714819323198486"): "likewise",
-        ("hash «^» (unsigned char)", "|"): "likewise",
-        ("st->lookup_size / «2» < n", "3"): "a larger table",
-        ("n «>=» UINT32_MAX", ">"): "headers of 100 MB don't hold that many tensors",
-        ("length «<» sizeof dtypes->name", "<="): "no name has 12 bytes",
-    },
-}
-
+EQUIVALENT = "tests/data/equivalent_changes.txt"
 FLAGS = "-std=c11 -O1 -ffp-contract=off -D_GNU_SOURCE -w -iquote .".split()
 CC = os.environ.get("CC", "cc")
 JOBS = 2
+
+
+def equivalent_changes():
+    """{file: {(code with the changed part in «», what that becomes)}}"""
+    found = {}
+    with open(EQUIVALENT, encoding="utf-8") as f:
+        for line in f:
+            if line.startswith("["):
+                changes = found.setdefault(line.strip("[]\n"), set())
+            elif "\t" in line:
+                changes.add(tuple(line.rstrip("\n").split("\t")))
+    return found
 
 
 def next_number(m):
@@ -217,7 +160,7 @@ class Bench:
             return "unnoticed"
 
 
-def check_file(file, count, bench):
+def check_file(file, count, bench, equivalent):
     """Noticed and tried changes of a file. Those without a verdict on the tests are replaced by others."""
     with open(file) as f:
         text = f.read()
@@ -227,9 +170,9 @@ def check_file(file, count, bench):
 
     def reason(candidate):
         line, to = shown(text, *candidate)
-        return [key for key in EQUIVALENT.get(file, {}) if key[0] in line and key[1] == to]
+        return [key for key in equivalent if key[0] in line and key[1] == to]
 
-    stale = set(EQUIVALENT.get(file, {})) - {key for c in candidates for key in reason(c)}
+    stale = equivalent - {key for c in candidates for key in reason(c)}
     for code, to in sorted(stale):
         print(f"  no such change any more: {file}: {code} -> {to}")
     random.Random(os.environ.get("SEED", "1")).shuffle(candidates)
@@ -269,8 +212,9 @@ def main():
     if unknown:
         sys.exit("mutants: no tests are known for %s, only for %s" % (unknown[0], ", ".join(ROOMS)))
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(files, folder)
-        results = [check_file(f, None if count == "all" else int(count), bench) for f in files]
+        bench, equivalent = Bench(files, folder), equivalent_changes()
+        results = [check_file(f, None if count == "all" else int(count), bench, equivalent.get(f, set()))
+                   for f in files]
     caught, tried = (sum(r[i] for r in results) for i in range(2))
     print(f"mutants: {caught} of {tried} changes noticed, {100 * caught / max(tried, 1):.1f}%")
     sys.exit(not all(good for _, _, good in results))
