@@ -29,14 +29,14 @@ const SafetensorsTensor *checkpoint_tensor(const Checkpoint *c, size_t i);
 /* Its files: the one, or the shards. i < checkpoint_file_count(). */
 size_t checkpoint_file_count(const Checkpoint *c);
 const SafetensorsFile *checkpoint_file(const Checkpoint *c, size_t i);
-/* -1 if one of them has another size than when it was opened. Reading beyond the new end raises a signal, but not in the
- * last page, which reads as zeros there: an answer that was computed from a mapping is asked for this before it is told. */
+/* -1 if one of them has another size than when it was opened. Reading beyond the new end raises a signal, but not in
+ * the last page, which reads as zeros there: what was computed from a mapping is only told after this. */
 int checkpoint_check_sizes(const Checkpoint *c, char err[512]);
 
 /* Reads a whole text file (fresh, NUL-terminated, *length without the NUL); at most limit bytes. */
 char *checkpoint_read_file(const char *path, size_t limit, size_t *length, char err[512]);
-/* config.json of the folder, checked. A tied model whose file has an lm_head.weight that is not the embedding is not tied:
- * tie_word_embeddings is false then. */
+/* config.json of the folder, checked. A tied model whose file has an lm_head.weight that is not the embedding is not
+ * tied: tie_word_embeddings is false then. */
 int checkpoint_read_config(const Checkpoint *c, Config *config, char err[512]);
 
 /* What a file that is no safetensors is, by its first bytes: "a Git LFS pointer; get the file with ..." or NULL. */

@@ -39,7 +39,7 @@
 #include "matmul_kernels.h"
 
 #if FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2
-#error "floats are computed in a wider type here, which gives other results: on 32-bit x86 build with -msse2 -mfpmath=sse"
+#error "floats are computed in a wider type here, with other results: on 32-bit x86 build with -msse2 -mfpmath=sse"
 #endif
 
 #ifdef __clang__

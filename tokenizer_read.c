@@ -362,8 +362,8 @@ static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
         else if (alike && left && left->type == JSON_STRING && left->next->type == JSON_STRING)
             failed = add_merge(m, left->text, left->length, left->next->text, left->next->length, err);
         else
-            failed = tokenizer_fail(err, "%s: merge %zu is %.160s, expected \"a b\" or [\"a\", \"b\"], all alike", m->path,
-                                    m->t->merge_count, quoted(v, quote));
+            failed = tokenizer_fail(err, "%s: merge %zu is %.160s, expected \"a b\" or [\"a\", \"b\"], all alike",
+                                    m->path, m->t->merge_count, quoted(v, quote));
         if (failed)
             return -1;
     }
