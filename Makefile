@@ -117,7 +117,7 @@ clean:
 	rm -rf build build-* run run-*
 
 help:
-	@sed -n 's/^# //p' Makefile
+	@sed -n 's/^# make/make/p' Makefile
 
 .PHONY: all test asan tsan msan valgrind fuzz faults mutants coverage soak builds aarch64 static install uninstall clean help
 .SECONDARY:

@@ -163,7 +163,7 @@ const char *checkpoint_describe_wrong_file(const unsigned char *bytes, size_t le
         return "a JSON text, most likely " SERVER;
     if (holds(bytes, start, "\"weight_map\""))
         return "an index of shards; its name should end in .index.json";
-    return "a text, not a safetensors file; " FETCH;
+    return "a text, not a safetensors file; " FETCH_MODEL;
 }
 
 /* The size that a Git LFS pointer gives: its line "size N". 0 if there is none. */

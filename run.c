@@ -60,6 +60,8 @@ int cmd_info(int argc, char **argv)
                               "run info model.safetensors --tensor model.norm.weight --slice 0:8\n"
                               "run info model.safetensors --json\n");
     arguments_at_most(count, 1, argv);
+    if (count && common.model)
+        usage_error("MODEL and --model: give one of them");
     Checkpoint c;
     open_checkpoint(&c, count ? argv[1] : common.model);
     size_t found = 0;
@@ -316,7 +318,10 @@ static void print_commands(FILE *out)
     for (const Command *c = commands; c->name; c++)
         fprintf(out, "  %-11s %-11s %s\n", c->name, c->arguments, c->summary);
     fprintf(out, "\nrun COMMAND --help tells more; run --version\n\n"
-                 "examples:\n  run generate \"Once upon a time\"\n  run info model.safetensors\n");
+                 "examples:\n  run generate \"Once upon a time\"\n  run info model.safetensors\n\n"
+                 "exit codes: 0 success, 1 a bad file or a failed run, 2 wrong usage, 130 after\n"
+                 "Ctrl-C; of diff: 0 the same, 1 different, 2 trouble\n"
+                 "environment: HF_HUB_CACHE, HF_HOME (hub ids), NO_COLOR, RUN_ISA (kernels)\n");
 }
 
 static const Command *find_command(const char *name)

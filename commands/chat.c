@@ -594,7 +594,9 @@ int cmd_chat(int argc, char **argv)
     int count = options_parse(argc, argv, options, true, NULL,
                               "run chat\n"
                               "run chat -m Qwen/Qwen2.5-0.5B-Instruct -w bf16 --system \"Be brief.\"\n"
-                              "run chat --greedy -q <questions.txt >answers.txt    # a line each\n");
+                              "run chat --greedy -q <questions.txt >answers.txt    # a line each\n"
+                              "\n"
+                              "/help, typed there, lists the commands: /system /reset /undo /retry /save /load ...\n");
     arguments_at_most(count, 0, argv);
     if (common.json)
         usage_error("--json: not here; /save FILE writes the conversation as JSON");

@@ -264,8 +264,8 @@ static void print_edit(const Edit *e, const char *file, const char *what, uint64
     } else if (e->ranges == 0) {
         printf("nothing %s: all of it is so already\n", dry ? "would change" : "changed");
     } else {
-        printf("%s: %" PRIu64 ", %" PRIu64 " bytes in %" PRIu64 " range%s %s\n", what, count, e->bytes, e->ranges,
-               e->ranges == 1 ? "" : "s", dry ? "would change" : "changed");
+        printf("%s: %" PRIu64 ", %" PRIu64 " byte%s in %" PRIu64 " range%s %s\n", what, count, e->bytes,
+               e->bytes == 1 ? "" : "s", e->ranges, e->ranges == 1 ? "" : "s", dry ? "would change" : "changed");
     }
     if (!dry && e->ranges)
         notice("run edit %s --undo brings the old bytes back", file);
@@ -286,12 +286,13 @@ static void commit(Edit *e, int status, bool dry, char err[512])
     }
 }
 
-/* The hub's cache is read only: a blob is the file of every snapshot that links to it, and is named by its hash. */
+/* The hub's cache is read only: a blob is the file of every snapshot that links to it, and is named by its hash; where
+ * there are no links, snapshots hold the files. */
 static void refuse_cache(const Checkpoint *c)
 {
     for (size_t i = 0; i < checkpoint_file_count(c); i++) {
         char *real = realpath(checkpoint_file(c, i)->path, NULL);
-        if (real && strstr(real, "/blobs/"))
+        if (real && (strstr(real, "/blobs/") || (strstr(real, "/models--") && strstr(real, "/snapshots/"))))
             die(EXIT_FAILED, "%s belongs to the Hugging Face cache, which is only read; edit a copy", real);
         free(real);
     }

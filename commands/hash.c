@@ -220,7 +220,7 @@ static int add_tensor(List *list, Line *line, const char *json)
         if (st && st->mapped && safetensors_find_n(st, name->text, name->length, &t) == 0)
             list->tasks[list->n_tasks++] = (Sha256Task){safetensors_data(&t), t.length, line->found};
         else
-            line->problem = "FAILED: no such tensor";
+            line->problem = st && st->mapped ? "FAILED: no such tensor" : "FAILED: its file cannot be read";
     }
     json_free(name);
     return is_name ? 0 : -1;
@@ -266,22 +266,38 @@ static List read_list(const char *path)
     return list;
 }
 
+/* problem: NULL if the line fits; before: how many others did not. */
+static void tell_line(const Line *l, const char *problem, size_t before)
+{
+    if (common.json && problem) {
+        printf("%s{\"name\":", before ? "," : "");
+        json_write_string(stdout, l->name, l->name_length);
+        printf(",\"problem\":\"%s\"}", problem);
+    } else if (!common.json && (problem || !common.quiet)) {
+        print_escaped(stdout, l->name, l->name_length);
+        printf(": %s\n", problem ? problem : "OK");
+    }
+}
+
 static int check_list(const char *path)
 {
     const char *name = strcmp(path, "-") ? path : "standard input";
     List list = read_list(path);
     size_t bad = 0;
+    if (list.n == 0)
+        die(EXIT_FAILED, "%s: no line is a checksum", name);
     run_tasks(list.tasks, list.n_tasks);
+    if (common.json)
+        printf("{\"checked\":%zu,\"bad\":[", list.n);
     for (size_t i = 0; i < list.n; i++) {
         Line *l = &list.lines[i];
         const char *problem = l->problem ? l->problem : memcmp(l->found, l->wanted, 32) ? "FAILED" : NULL;
+        tell_line(l, problem, bad);
         bad += problem != NULL;
-        if (problem || !common.quiet) {
-            print_escaped(stdout, l->name, l->name_length);
-            printf(": %s\n", problem ? problem : "OK");
-        }
         free(l->name);
     }
+    if (common.json)
+        printf("],\"no_checksums\":%zu}\n", list.odd);
     for (size_t i = 0; i < list.n_files; i++)
         safetensors_close(&list.files[i]);
     free(list.files);
@@ -289,8 +305,6 @@ static int check_list(const char *path)
     free(list.lines);
     if (list.odd)
         warn("%s: %zu line%s no checksum%s", name, list.odd, list.odd == 1 ? " is" : "s are", list.odd == 1 ? "" : "s");
-    if (list.n == 0)
-        die(EXIT_FAILED, "%s: no line is a checksum", name);
     if (bad)
         warn("%zu of %zu do not fit", bad, list.n);
     return finish(bad || list.odd ? EXIT_FAILED : EXIT_OK);

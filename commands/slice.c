@@ -148,7 +148,7 @@ static void print_number(Dtype dtype, const unsigned char *element, bool json, i
     } else if (json && isinf(n.value)) {
         printf(n.value > 0 ? "\"Infinity\"" : "\"-Infinity\"");
     } else {
-        printf("%*s", width, text);
+        printf("%s%*s", width ? " " : "", width ? width - 1 : 0, text);
     }
 }
 

@@ -448,7 +448,7 @@ static void test_wrong_files(void)
         {B("\x89HDF\r\n\x1a\n\0\0\0"), "is an HDF5 file (TensorFlow, Keras)"},
         {B("\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"),
          "is full of zeros, as a download that was cut short leaves them"},
-        {B("# Qwen2.5\n\nIntroduction"), "is a text, not a safetensors file; ./download.sh fetches it"},
+        {B("# Qwen2.5\n\nIntroduction"), "is a text, not a safetensors file; ./download.sh fetches a model"},
         {B("x"), "is a text, not a safetensors file"},
         /* what may be a damaged safetensors file keeps its own message */
         {B("\2\0\0\0\0\0\0\0{"), "1 byte missing at the end: the file has 9, its header alone takes 8 + 2; "

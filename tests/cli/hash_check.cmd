@@ -16,6 +16,7 @@ echo 'ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad *abc' | r
     echo 'no checksum'
 } | run hash --check -
 echo "exit $?"
+echo 'ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ae  abc' | cat list - | run hash --check - --json -q
 echo '# nothing' | run hash --check -
 echo "exit $?"
 run hash --check none
