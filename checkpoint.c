@@ -205,7 +205,7 @@ static int explain_folder(const char *folder, char err[512])
     static const struct {
         const char *end, *what;
     } others[] = {
-        {".part", "an unfinished download: ./download.sh resumes it"},
+        {".part", "an unfinished file: ./download.sh resumes a download, run split and run merge begin anew"},
         {".safetensors", "name that file itself"},
         {".gguf", "a GGUF file, which is for llama.cpp: ./download.sh fetches the safetensors"},
         {".bin", "a PyTorch checkpoint, which run does not read: ./download.sh fetches the safetensors"},

@@ -154,6 +154,8 @@ static double odd_neighbour(double value, double error)
     memcpy(&bits, &value, sizeof bits);
     if (error == 0 || !isfinite(value) || !isfinite(error) || bits & 1)
         return value;
+    if (value == 0)
+        return error > 0 ? 0x1p-1074 : -0x1p-1074;
     bits = (error > 0) == (value > 0) ? bits + 1 : bits - 1;
     memcpy(&value, &bits, sizeof value);
     return value;
@@ -176,7 +178,10 @@ int number_parse(Number *n, const char *text, char err[512])
     double low, high, nearest;
     errno = 0;
     unsigned long long whole = *digits >= '0' && *digits <= '9' ? strtoull(digits, NULL, 10) : 0;
-    if (*digits && digits[strspn(digits, "0123456789")] == '\0' && errno == 0 && !(whole == 0 && *text == '-')) {
+    const char *rest = digits + strspn(digits, "0123456789");
+    if (rest > digits && *rest == '.')
+        rest += 1 + strspn(rest + 1, "0");
+    if (rest > digits && *rest == '\0' && errno == 0 && !(whole == 0 && *text == '-')) {
         *n = number_from_whole(*text == '-', whole);
         return 0;
     }
@@ -185,10 +190,11 @@ int number_parse(Number *n, const char *text, char err[512])
         return fail(err, "\"%.100s\" is no number", text);
     if (isinf(nearest) && (*digits | 32) != 'i')
         return fail(err, "%.100s is beyond the largest double, 1.8e308", text);
-    if (low == high || isnan(nearest))
-        *n = number_from_double(nearest, nearest);
-    else
-        *n = number_from_double(nearest, low == nearest ? odd_neighbour(low, 1) : odd_neighbour(high, -1));
+    bool exact = low == high || isnan(nearest);
+    *n = number_from_double(nearest, exact            ? nearest
+                                     : low == nearest ? odd_neighbour(low, 1)
+                                                      : odd_neighbour(high, -1));
+    n->whole = n->whole && exact;
     return 0;
 }
 
@@ -234,8 +240,11 @@ static int write_whole(Dtype dtype, unsigned char *element, const Number *n, cha
         most = 1;
     if (isinf(n->value) || (!n->whole && fabs(n->value) >= 0x1p64))
         return fail(err, "%.17g does not fit %s", n->value, dtype_name(dtype));
-    if (!n->whole)
-        return fail(err, "%.17g is no whole number, and %s holds no others", n->value, dtype_name(dtype));
+    if (!n->whole) {
+        bool looks_whole = n->value == floor(n->value); /* as 1 + 1e-20 does */
+        return fail(err, "%s%.17g is not a whole number, and %s holds no others",
+                    looks_whole ? "the exact result, close to " : "", n->value, dtype_name(dtype));
+    }
     if (n->magnitude > (n->negative ? least : most))
         return fail(err, "%s%" PRIu64 " does not fit %s: %s%" PRIu64 " to %" PRIu64, n->negative ? "-" : "",
                     n->magnitude, dtype_name(dtype), least ? "-" : "", least, most);
@@ -301,6 +310,8 @@ static Number whole_result(NumberOperation operation, const Number *x, const Num
 {
     bool negative = x->negative != v->negative;
     uint64_t magnitude;
+    if (operation == NUMBER_SCALE && v->whole && !__builtin_mul_overflow(x->magnitude, v->magnitude, &magnitude))
+        return number_from_whole(negative, magnitude);
     if (operation == NUMBER_SCALE && isfinite(v->value) && whole_product(x->magnitude, v->value, &magnitude))
         return number_from_whole(negative, magnitude);
     if (operation == NUMBER_ADD && v->whole && whole_sum(x, v, &negative, &magnitude))

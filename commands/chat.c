@@ -344,6 +344,8 @@ static int do_save(Chat *c)
 {
     NewFile f;
     size_t length, n = c->count / 2;
+    if (is_model_file(&c->session.checkpoint, c->argument.bytes))
+        return fail(c->err, "%s is a file of the model itself", c->argument.bytes);
     char *text = conversation_json(c, &length);
     int failed = new_file_open(&f, c->argument.bytes, c->err);
     if (!failed && disk_write(f.fd, text, length, 0))

@@ -192,6 +192,8 @@ void start_pool(void);
 Tokenizer *open_tokenizer(void); /* of -m, without weights; dies on failure */
 /* Opens the weights that model names (NULL: the default) without loading them; dies. */
 void open_checkpoint(Checkpoint *c, const char *model);
+/* Is path a file that the model consists of? Such are not replaced by what a command writes. */
+bool is_model_file(const Checkpoint *c, const char *path);
 void check_sizes(const Checkpoint *c); /* dies if a file was cut since: what was read of it is wrong then */
 void session_check(const Session *s);  /* the same, if the weights are read where they lie in the file */
 

@@ -34,6 +34,7 @@ typedef struct {
     uint64_t elements, changed;  /* changed: their bytes, or of different dtypes their values */
     uint64_t not_finite;         /* changed ones that are NaN or infinite on a side; the figures below leave them out */
     double max, sum, dd, aa, ad; /* of |d|: largest and sum; sums of d d, a a, a d */
+    bool b_is_not_zero;          /* else |b|, which comes from these sums, would be nothing but their rounding */
     uint64_t max_at;             /* element */
 } Difference;
 
@@ -77,15 +78,18 @@ static void add_difference(Difference *total, const Difference *d)
     }
     total->elements += d->elements, total->changed += d->changed, total->not_finite += d->not_finite;
     total->sum += d->sum, total->dd += d->dd, total->aa += d->aa, total->ad += d->ad;
+    total->b_is_not_zero = total->b_is_not_zero || d->b_is_not_zero;
 }
 
 /* Sums over n pairs of finite numbers go to lane i mod 4, so that they need not wait for one another. */
 static void add_sums(Difference *total, const double *a, const double *b, size_t n)
 {
     double sum[4] = {0}, dd[4] = {0}, aa[4] = {0}, ad[4] = {0};
+    bool any[4] = {false};
     for (size_t i = 0; i < n; i += 4) {
         for (size_t j = 0; j < (n - i < 4 ? n - i : 4); j++) {
             double x = a[i + j], d = b[i + j] - x;
+            any[j] |= b[i + j] != 0;
             sum[j] += fabs(d);
             dd[j] += d * d;
             aa[j] += x * x;
@@ -96,6 +100,7 @@ static void add_sums(Difference *total, const double *a, const double *b, size_t
     total->dd += (dd[0] + dd[2]) + (dd[1] + dd[3]);
     total->aa += (aa[0] + aa[2]) + (aa[1] + aa[3]);
     total->ad += (ad[0] + ad[2]) + (ad[1] + ad[3]);
+    total->b_is_not_zero = total->b_is_not_zero || any[0] || any[1] || any[2] || any[3];
 }
 
 /* Pairs that are not both finite become 0 and 0. Returns how many differ: one is NaN or infinite and the other is not
@@ -174,12 +179,17 @@ static double relative(const Difference *d)
     return d->dd == 0 ? 0 : sqrt(d->dd / d->aa);
 }
 
+/* NaN: one of them is zero, and has no direction. */
 static double cosine(const Difference *d)
 {
+    if (d->dd == 0)
+        return 0;
+    if (d->aa == 0 || !d->b_is_not_zero)
+        return NAN;
     double bb = d->aa + 2 * d->ad + d->dd, a = sqrt(d->aa), b = sqrt(bb > 0 ? bb : 0),
            longer = (2 * d->ad + d->dd) / (a + b);
     double distance = (d->dd - longer * longer) / (2 * a * b);
-    return d->dd == 0 ? 0 : distance > 0 || isnan(distance) ? distance : 0; /* NaN: one of them is zero */
+    return distance < 0 ? 0 : distance;
 }
 
 static double mean(const Difference *d)
@@ -269,6 +279,13 @@ static void print_value(const SafetensorsTensor *t, uint64_t element)
     fputs(number_text(t->dtype, safetensors_data(t) + element * (dtype_bits(t->dtype) / 8), text), stdout);
 }
 
+/* A ratio; "-" where there is none, since what it divides by is zero. */
+static const char *figure(char out[32], double ratio)
+{
+    snprintf(out, 32, "%.6g", ratio);
+    return isfinite(ratio) ? out : "-";
+}
+
 static void print_difference(const Pair *p)
 {
     const Difference *d = &p->difference;
@@ -283,7 +300,9 @@ static void print_difference(const Pair *p)
         print_value(p->a, d->max_at);
         printf(" -> ");
         print_value(&p->b, d->max_at);
-        printf("\n    mean %.6g   relative %.6g   1-cosine %.6g", mean(d), relative(d), cosine(d));
+        char text[2][32];
+        printf("\n    mean %.6g   relative %s   1-cosine %s", mean(d), figure(text[0], relative(d)),
+               figure(text[1], cosine(d)));
     }
     putchar('\n');
 }
@@ -343,12 +362,12 @@ static void print_layers(const Diff *d)
            "1-cosine");
     for (size_t i = 0; i < n; i++) {
         const Layer *l = &layers[i];
-        char name[32] = "others";
+        char name[32] = "others", text[2][32];
         if (l->is_layer)
             snprintf(name, sizeof name, "%" PRIu64, l->layer);
         if (l->different)
-            printf("%-8s %10zu %10zu %14" PRIu64 " %12.6g %12.6g %12.6g\n", name, l->tensors, l->different,
-                   l->total.changed, l->total.max, relative(&l->total), cosine(&l->total));
+            printf("%-8s %10zu %10zu %14" PRIu64 " %12.6g %12s %12s\n", name, l->tensors, l->different, l->total.changed,
+                   l->total.max, figure(text[0], relative(&l->total)), figure(text[1], cosine(&l->total)));
     }
     free(layers);
 }

@@ -76,6 +76,8 @@ static void write_all(Session *s, const IdList *prompt, const char *path)
     OutFile out;
     size_t vocab = s->model.config.vocab_size, block = s->state.block;
     bool finite = true;
+    if (is_model_file(&s->checkpoint, path))
+        die(EXIT_FAILED, "--out: %s is a file of the model itself", path);
     out_open(&out, path);
     for (size_t done = 0; done < prompt->count;) {
         size_t step = prompt->count - done < block ? prompt->count - done : block;

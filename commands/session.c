@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../checkpoint_disk.h"
 #include "../checkpoint_edit.h"
 #include "../threads.h"
 
@@ -62,6 +63,24 @@ void open_checkpoint(Checkpoint *c, const char *model)
     }
     warn_of_edits(c);
     free(path);
+}
+
+bool is_model_file(const Checkpoint *c, const char *path)
+{
+    static const char *const names[] = {"model.safetensors.index.json", "config.json", "generation_config.json",
+                                        "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
+                                        "chat_template.jinja"};
+    bool found = false;
+    for (size_t i = 0; i < checkpoint_file_count(c); i++)
+        found = found || disk_same(path, checkpoint_file(c, i)->path);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t size = strlen(c->directory) + strlen(names[i]) + 2;
+        char *file = must(malloc(size));
+        snprintf(file, size, "%s/%s", c->directory, names[i]);
+        found = found || disk_same(path, file);
+        free(file);
+    }
+    return found;
 }
 
 static bool has_tokenizer(const char *directory)

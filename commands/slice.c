@@ -135,19 +135,31 @@ static void print_slice_shape(const Slice *s)
 
 /* ---- numbers as text --------------------------------------------------------------------------------------------- */
 
-static void print_number(Dtype dtype, const unsigned char *element, bool json, int width)
+static void write_number_json(Dtype dtype, const unsigned char *element)
 {
     char text[64];
-    number_text(dtype, element, text);
-    Number n = number_read(dtype, element);
-    if (json && dtype == DTYPE_C64) {
-        char real[64], imaginary[64];
-        printf("[%s,%s]", number_text(DTYPE_F32, element, real), number_text(DTYPE_F32, element + 4, imaginary));
-    } else if (json && isnan(n.value)) {
+    double value = number_read(dtype, element).value;
+    if (isnan(value))
         printf("\"NaN\"");
-    } else if (json && isinf(n.value)) {
-        printf(n.value > 0 ? "\"Infinity\"" : "\"-Infinity\"");
+    else if (isinf(value))
+        printf(value > 0 ? "\"Infinity\"" : "\"-Infinity\"");
+    else
+        printf("%s", number_text(dtype, element, text));
+}
+
+static void print_number(Dtype dtype, const unsigned char *element, bool json, int width)
+{
+    if (json && dtype == DTYPE_C64) {
+        putchar('[');
+        write_number_json(DTYPE_F32, element);
+        putchar(',');
+        write_number_json(DTYPE_F32, element + 4);
+        putchar(']');
+    } else if (json) {
+        write_number_json(dtype, element);
     } else {
+        char text[64];
+        number_text(dtype, element, text);
         printf("%s%*s", width ? " " : "", width ? width - 1 : 0, text);
     }
 }
@@ -487,9 +499,8 @@ static void write_npy(const Checkpoint *c, const Slice *s, const char *path)
 {
     OutFile out;
     char err[512];
-    for (size_t i = 0; i < checkpoint_file_count(c); i++)
-        if (disk_same(path, checkpoint_file(c, i)->path))
-            die(EXIT_FAILED, "--npy: %s is a file of the model itself", path);
+    if (is_model_file(c, path))
+        die(EXIT_FAILED, "--npy: %s is a file of the model itself", path);
     out_open(&out, path);
     if (slice_write_npy(s, out.f, err) != 0)
         die(EXIT_FAILED, "%s", err);

@@ -28,13 +28,14 @@ static void print_written(const char *what, const char *path, size_t files, cons
         printf(",\"files\":%zu,\"tensors\":%zu,\"total_size\":%" PRIu64 "}\n", files, n, bytes);
     } else {
         print_escaped(stdout, path, strlen(path));
-        printf(": %zu tensors, %s in %zu file%s\n", n, human_bytes(bytes, text), files, files == 1 ? "" : "s");
+        printf(": %zu tensor%s, %s in %zu file%s\n", n, n == 1 ? "" : "s", human_bytes(bytes, text), files,
+               files == 1 ? "" : "s");
     }
 }
 
 int cmd_split(int argc, char **argv)
 {
-    uint64_t most = 0;
+    uint64_t most = UINT64_MAX; /* not given */
     bool by_layer = false;
     const Option options[] = {
         {0, "max-shard-size", "SIZE", OPTION_BYTES, &most,
@@ -52,8 +53,10 @@ int cmd_split(int argc, char **argv)
     arguments_at_most(count, 2, argv);
     if (count < 2)
         usage_error("a model and a folder are needed");
-    if ((most > 0) == by_layer)
+    if ((most != UINT64_MAX) == by_layer)
         usage_error("one of --max-shard-size and --by-layer");
+    if (most == 0)
+        usage_error("--max-shard-size: a shard of no bytes holds nothing");
     Checkpoint c;
     char err[512];
     size_t shards;

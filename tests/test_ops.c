@@ -242,6 +242,10 @@ static void test_rounding(void)
     check(code_of(DTYPE_F32, "16777217.0000000000001") == 0x4b800001, "a little more");
     check(code_of(DTYPE_F64, "0x1.8p-1") == 0x3fe8000000000000, "hexadecimal");
     check(code_of(DTYPE_F32, "1e-50") == 0 && code_of(DTYPE_F32, "-1e-50") == 0x80000000, "tiny numbers become zero");
+    static const Dtype tiny[] = {DTYPE_BF16, DTYPE_F16, DTYPE_F32, DTYPE_F64, DTYPE_F8_E4M3, DTYPE_F8_E5M2};
+    for (size_t i = 0; i < sizeof tiny / sizeof *tiny; i++)
+        check(code_of(tiny[i], "1e-400") == 0 && code_of(tiny[i], "0x1p-2000") == 0 && code_of(tiny[i], "-1e-400") != 0,
+              "%s: what is below the least double becomes zero, with its sign", dtype_name(tiny[i]));
     char err[512];
     Number n;
     check(number_parse(&n, "1e999", err) != 0 && strstr(err, "1e999"), "%s", err);
@@ -258,6 +262,8 @@ static void test_integers(void)
     check(code_of(DTYPE_I32, "0.5") == -1 && code_of(DTYPE_I32, "nan") == -1 && code_of(DTYPE_I32, "inf") == -1,
           "I32 refuses");
     check(code_of(DTYPE_I64, "9007199254740993") == 9007199254740993, "I64 beyond 2^53 is exact");
+    check(code_of(DTYPE_I64, "9007199254740993.000") == 9007199254740993, "however written");
+    check(code_of(DTYPE_I64, "9007199254740993.5") == -1 && code_of(DTYPE_I64, "1e-400") == -1, "fractions are refused");
     check(code_of(DTYPE_I64, "-9223372036854775808") == INT64_MIN && code_of(DTYPE_I64, "9223372036854775808") == -1,
           "I64's ends");
     unsigned char bytes[8];
@@ -305,6 +311,7 @@ static void test_arithmetic(void)
         {DTYPE_U8, "5", NUMBER_ADD, "-6", NULL},
         {DTYPE_U8, "0", NUMBER_SCALE, "-1", "0"},
         {DTYPE_I64, "9007199254740993", NUMBER_SCALE, "3", "27021597764222979"},
+        {DTYPE_I64, "-2", NUMBER_SCALE, "9007199254740993", "-18014398509481986"},
         {DTYPE_I64, "9007199254740994", NUMBER_SCALE, "0.5", "4503599627370497"},
         {DTYPE_I64, "9223372036854775807", NUMBER_ADD, "-9223372036854775807", "0"},
         {DTYPE_I64, "-9223372036854775808", NUMBER_ADD, "9223372036854775807", "-1"},
