@@ -317,43 +317,36 @@ static double yarn_dimension(const Config *c, double rotations)
            (2 * log_f64(c->rope_theta));
 }
 
-/* YaRN: fast dimensions keep their frequency, slow ones are divided by factor, those between are mixed along a ramp. */
-static void yarn_frequencies(const Config *c, float *inv_freq, const float *freq)
+/* YaRN: dimensions below low keep their frequency, those above high are divided by factor, between is a ramp. */
+static void yarn_ramp(const Config *c, double *low, double *high)
 {
-    double low = yarn_dimension(c, c->rope.beta_fast), high = yarn_dimension(c, c->rope.beta_slow);
+    *low = yarn_dimension(c, c->rope.beta_fast);
+    *high = yarn_dimension(c, c->rope.beta_slow);
     if (c->rope.truncate) {
-        low = floor(low);
-        high = ceil(high);
+        *low = floor(*low);
+        *high = ceil(*high);
     }
-    low = low > 0 ? low : 0;
-    high = high < (double)c->head_dim - 1 ? high : (double)c->head_dim - 1;
-    if (low == high)
-        high += 0.001;
-    for (size_t i = 0; i < c->head_dim / 2; i++) {
-        float ramp = ((float)i - (float)low) / (float)(high - low);
-        ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
-        float keep = 1 - ramp;
-        float divided = (1 / ((float)c->rope.factor * freq[i])) * (1 - keep), kept = (1 / freq[i]) * keep;
-        inv_freq[i] = divided + kept;
-    }
+    *low = *low > 0 ? *low : 0;
+    *high = *high < (double)c->head_dim - 1 ? *high : (double)c->head_dim - 1;
+    if (*low == *high)
+        *high += 0.001;
 }
 
 void rope_frequencies(const Config *c, float *inv_freq, float *scale)
 {
-    size_t half = c->head_dim / 2;
-    *scale = 1;
-    for (size_t i = 0; i < half; i++)
-        inv_freq[i] = (float)pow(c->rope_theta, (double)((float)(2 * i) / (float)c->head_dim));
-    if (c->rope_type == ROPE_YARN) {
-        yarn_frequencies(c, inv_freq, inv_freq);
-        *scale = (float)c->rope.attention_factor;
-        return;
+    float factor = (float)c->rope.factor;
+    double low = 0, high = 1;
+    if (c->rope_type == ROPE_YARN)
+        yarn_ramp(c, &low, &high);
+    for (size_t i = 0; i < c->head_dim / 2; i++) {
+        float power = (float)pow(c->rope_theta, (double)((float)(2 * i) / (float)c->head_dim));
+        float ramp = ((float)i - (float)low) / (float)(high - low), keep = 1 - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);
+        if (c->rope_type == ROPE_YARN)
+            inv_freq[i] = (1 / (factor * power)) * (1 - keep) + (1 / power) * keep;
+        else
+            inv_freq[i] = c->rope_type == ROPE_LINEAR ? 1 / power / factor : 1 / power;
     }
-    for (size_t i = 0; i < half; i++) {
-        inv_freq[i] = 1.0f / inv_freq[i];
-        if (c->rope_type == ROPE_LINEAR)
-            inv_freq[i] /= (float)c->rope.factor;
-    }
+    *scale = c->rope_type == ROPE_YARN ? (float)c->rope.attention_factor : 1;
 }
 
 /* Cosine and sine [n][head_dim / 2] of the positions from s->pos on. */

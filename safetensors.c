@@ -53,17 +53,18 @@ static int compare_offsets(const void *left, const void *right)
     return order ? order : a->name_length < b->name_length ? -1 : 1;
 }
 
+/* Most files are in order already. */
 static void sort_tensors(SafetensorsFile *st)
 {
-    size_t n = st->n_tensors, i = 1;
-    while (i < n && compare_offsets(&st->tensors[i - 1], &st->tensors[i]) < 0)
+    size_t i = 1;
+    while (i < st->n_tensors && compare_offsets(&st->tensors[i - 1], &st->tensors[i]) < 0)
         i++;
-    if (i >= n)
+    if (i >= st->n_tensors)
         return;
-    qsort(st->tensors, n, sizeof *st->tensors, compare_offsets);
+    qsort(st->tensors, st->n_tensors, sizeof *st->tensors, compare_offsets);
     memset(st->lookup, 0, st->lookup_size * sizeof *st->lookup);
-    for (st->n_tensors = 0; st->n_tensors < n;)
-        safetensors_add(st, &st->tensors[st->n_tensors]);
+    for (i = 0; i < st->n_tensors; i++)
+        *safetensors_place(st, st->tensors[i].name, st->tensors[i].name_length) = (uint32_t)i + 1;
 }
 
 /* In order of offset the tensors must cover the data part exactly. */
@@ -266,6 +267,7 @@ static int check_computable(SafetensorsFile *st, const SafetensorsTensor *t)
         return 0;
     return safetensors_fail(st, t, "is %s; only BF16, F16, F32 and F64 can be computed with", dtype_name(t->dtype));
 }
+
 static void widen(float *out, const unsigned char *in, Dtype dtype, size_t n)
 {
     if (dtype == DTYPE_BF16)

@@ -327,6 +327,7 @@ static const Character *character_at(const Tokenizer *t, const char *s, size_t i
         c->rank = -1;
         c->id = merge_short(t, ids, 3, &c->rank) == 1 ? ids[0] : NOT_WHOLE;
     }
+    /* no merge of its bytes with those before or after comes first: see "whole characters" */
     bool whole = c->id >= 0 && (i == 0 || c->rank < t->crossed[b[-1]][b[0]]) &&
                  (i + 3 == length || c->rank < t->crossed[b[2]][b[3]]);
     return whole ? c : NULL;
@@ -387,13 +388,7 @@ const Added *tokenizer_match_added(const AddedSet *set, const char *s, size_t n)
 
 /* ---- encoding ---------------------------------------------------------------------------------------------------- */
 
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#define LAST_BYTE_SHIFT 56
-#else
-#define LAST_BYTE_SHIFT 0
-#endif
-
-/* A word of less than 16 bytes as a key; so many bytes can be read from s. */
+/* A word of less than 16 bytes as a key, its length in the last byte; so many bytes can be read from s. */
 static void word_key(uint64_t key[2], const char *s, size_t length, size_t readable)
 {
     static const unsigned char ones[32] = {255, 255, 255, 255, 255, 255, 255, 255,
@@ -407,7 +402,7 @@ static void word_key(uint64_t key[2], const char *s, size_t length, size_t reada
         memcpy(key, s, length);
     }
     key[0] &= mask[0];
-    key[1] = (key[1] & mask[1]) | (uint64_t)length << LAST_BYTE_SHIFT;
+    key[1] = (key[1] & mask[1]) | (uint64_t)length << 56;
 }
 
 /* Appends the ids of one word, from t->words if it was there lately. */
