@@ -71,6 +71,23 @@ int cmd_split(int argc, char **argv)
     return finish(EXIT_OK);
 }
 
+static bool same_text(const char *a, size_t a_length, const char *b, size_t b_length)
+{
+    return a_length == b_length && memcmp(a, b, a_length) == 0;
+}
+
+static bool same_metadata(const SafetensorsFile *a, const SafetensorsFile *b)
+{
+    const JsonValue *m = json_get(a->header, "__metadata__"), *n = json_get(b->header, "__metadata__"),
+                    *x = m ? m->child : NULL, *y = n ? n->child : NULL;
+    while (x && y && same_text(x->key, x->key_length, y->key, y->key_length) &&
+           same_text(x->text, x->length, y->text, y->length)) {
+        x = x->next;
+        y = y->next;
+    }
+    return !x && !y;
+}
+
 int cmd_merge(int argc, char **argv)
 {
     const Option options[] = {
@@ -87,6 +104,11 @@ int cmd_merge(int argc, char **argv)
     Checkpoint c;
     char err[512];
     open_checkpoint(&c, argv[1]);
+    bool same = true;
+    for (size_t i = 1; i < checkpoint_file_count(&c); i++)
+        same = same && same_metadata(checkpoint_file(&c, 0), checkpoint_file(&c, i));
+    if (!same)
+        warn("the shards' metadata differ: of equal keys the first shard's value is taken");
     Progress p = {.what = "copying", .total = bytes_of(&c)};
     prepare_writing();
     if (shards_merge(&c, argv[2], tell_progress, &p, err) != 0)
