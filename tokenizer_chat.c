@@ -121,10 +121,10 @@ static int take_literal(Chat *c, Value *v)
 {
     const char *from = c->at++;
     while (c->at < c->end && *c->at != *from)
-        c->at += *c->at == '\\' && c->end - c->at > 1 ? 2 : 1;
+        c->at += *c->at == '\\' ? 2 : 1;
     if (c->at >= c->end)
         return unknown_syntax(c, from);
-    *v = (Value){LITERAL, 0, from + 1, (size_t)(c->at - from - 1)};
+    *v = (Value){.kind = LITERAL, .text = from + 1, .length = (size_t)(c->at - from - 1)};
     c->at++;
     return 0;
 }
@@ -134,22 +134,22 @@ static int attribute(Chat *c, Value *v, const char *name, size_t length)
 {
     Value of = *v;
     bool first = is_word(name, length, "first"), role = is_word(name, length, "role");
-    *v = (Value){NOTHING, 0, NULL, 0};
+    *v = (Value){.kind = NOTHING};
     if (c->unevaluated)
         return 0;
     if (of.kind == NOTHING)
         return tokenizer_fail(c->err, "%s: the chat template needs a message that is not there", c->file);
     if (of.kind == LOOP && (first || is_word(name, length, "last"))) {
-        *v = (Value){FLAG, first ? c->index == 0 : c->index + 1 == c->count, NULL, 0};
+        *v = (Value){.kind = FLAG, .number = first ? c->index == 0 : c->index + 1 == c->count};
         return 0;
     }
     if (of.kind != MESSAGE)
         return unknown_syntax(c, name);
     const Message *m = &c->messages[of.number];
     if (role)
-        *v = (Value){GIVEN, 0, m->role, m->role_length};
+        *v = (Value){.kind = GIVEN, .text = m->role, .length = m->role_length};
     else if (is_word(name, length, "content"))
-        *v = (Value){GIVEN, 0, m->content, m->content_length};
+        *v = (Value){.kind = GIVEN, .text = m->content, .length = m->content_length};
     return 0;
 }
 
@@ -159,7 +159,7 @@ static int primary(Chat *c, Value *v)
 {
     skip_blanks(c);
     const char *from = c->at, *name;
-    *v = (Value){NOTHING, 0, NULL, 0};
+    *v = (Value){.kind = NOTHING};
     if (*c->at == '\'' || *c->at == '"')
         return take_literal(c, v);
     if (take(c, "(")) {
@@ -169,15 +169,15 @@ static int primary(Chat *c, Value *v)
     }
     size_t n = take_name(c, &name);
     if (n == 1 && *name >= '0' && *name <= '9')
-        *v = (Value){INTEGER, *name - '0', NULL, 0};
+        *v = (Value){.kind = INTEGER, .number = *name - '0'};
     else if (c->variable && same(name, n, c->variable, c->variable_length))
-        *v = (Value){MESSAGE, (long)c->index, NULL, 0};
+        *v = (Value){.kind = MESSAGE, .number = (long)c->index};
     else if (c->variable && is_word(name, n, "loop"))
         v->kind = LOOP;
     else if (is_word(name, n, "messages"))
         v->kind = MESSAGES;
     else if (is_word(name, n, "add_generation_prompt"))
-        *v = (Value){FLAG, c->generation_prompt, NULL, 0};
+        *v = (Value){.kind = FLAG, .number = c->generation_prompt};
     else if (is_word(name, n, "tools"))
         v->kind = NONE;
     else
@@ -210,7 +210,7 @@ static int operand(Chat *c, Value *v)
         if (key.kind == INTEGER && v->kind != MESSAGES)
             return unknown_syntax(c, from);
         if (key.kind == INTEGER)
-            *v = (Value){i >= 0 && i < (long)c->count ? MESSAGE : NOTHING, i, NULL, 0};
+            *v = (Value){.kind = i >= 0 && i < (long)c->count ? MESSAGE : NOTHING, .number = i};
     }
 }
 
@@ -249,7 +249,7 @@ static int comparison(Chat *c, Value *v)
     } else {
         return 0;
     }
-    *v = (Value){FLAG, result != invert, NULL, 0};
+    *v = (Value){.kind = FLAG, .number = result != invert};
     return 0;
 }
 
@@ -264,7 +264,7 @@ static int junction(Chat *c, Value *v, bool any)
         if (any ? junction(c, v, false) : comparison(c, v))
             return -1;
         c->unevaluated -= decided;
-        *v = (Value){FLAG, decided ? left : is_true(v), NULL, 0};
+        *v = (Value){.kind = FLAG, .number = decided ? left : is_true(v)};
     }
     return 0;
 }
@@ -387,7 +387,7 @@ static int emit_literal(Chat *c, const Value *v)
         for (run = i; run < v->length && v->text[run] != '\\'; run++)
             ;
         if (run == i) {
-            known = i + 1 < v->length && s[1] ? strchr(escapes, s[1]) : NULL;
+            known = s[1] ? strchr(escapes, s[1]) : NULL;
             if (!known)
                 return unknown_syntax(c, s);
             run += 2;
@@ -466,7 +466,7 @@ static int render(const Tokenizer *t, const Message *messages, size_t n, bool ge
             return c.depth ? tokenizer_fail(err, "%s: the chat template ends within a block", c.file) : 0;
         char kind = c.at[1];
         c.at += 2;
-        c.at += kind != '#' && (*c.at == '-' || *c.at == '+');
+        c.at += *c.at == '-' || *c.at == '+';
         if (kind == '#' ? skip_tag(&c, "#}") : kind == '%' ? statement(&c) : output(&c))
             return -1;
     }
@@ -486,7 +486,6 @@ static int try_chat(Tokenizer *t, char err[512])
     const size_t begin = strlen(SYSTEM_BEGIN), end = strlen(TURN_END);
     Text all = {0}, one = {0}, marks = {0};
     int failed = render(t, trial, 4, true, &all, &marks, err);
-    marks.length = 0;
     failed = failed || render(t, trial + 1, 1, true, &one, &marks, err);
     size_t head = failed || one.length < strlen(tail) ? 0 : one.length - strlen(tail);
     bool known = !failed && is_word(all.bytes, all.length, whole) && is_word(one.bytes + head, one.length - head, tail);

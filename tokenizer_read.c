@@ -9,7 +9,6 @@
 #include "unicode.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -30,8 +29,8 @@ int tokenizer_read_file(const char *path, Text *out, char err[512])
     FILE *f = out->bytes ? fopen(path, "rb") : NULL;
     if (!f)
         return out->bytes ? tokenizer_fail(err, "%s: %s", path, strerror(errno)) : tokenizer_fail_memory(err);
-    setvbuf(f, NULL, _IONBF, 0);
-    out->length = fread(out->bytes, 1, out->capacity - 1, f);
+    setbuf(f, NULL);
+    out->length = fread(out->bytes, 1, (size_t)st.st_size, f);
     out->bytes[out->length] = 0;
     int failed = ferror(f) ? tokenizer_fail(err, "%s: %s", path, strerror(errno)) : 0;
     fclose(f);
@@ -96,7 +95,7 @@ int tokenizer_written_id(const Tokenizer *t, const char *token, size_t length, c
 static const char *quoted(const JsonValue *value, char out[256])
 {
     memset(out, 0, 256);
-    memcpy(out, "nothing", 8);
+    strcpy(out, "nothing");
     FILE *f = value ? fmemopen(out, 255, "w") : NULL;
     if (!f)
         return out;
@@ -174,7 +173,7 @@ static int check_settings(Tokenizer *t, const JsonValue *root, const char *path,
 }
 
 /* {"type": "TemplateProcessing", "single": [begin token, text]}: sets begin_id. There need not be a begin token. */
-static int read_begin(Tokenizer *t, const JsonValue *v)
+static bool read_begin(Tokenizer *t, const JsonValue *v)
 {
     const JsonValue *part = value_at(v, "single.0"), *name = value_at(part, "SpecialToken.id"), *ids = NULL;
     uint64_t id;
@@ -184,11 +183,11 @@ static int read_begin(Tokenizer *t, const JsonValue *v)
             if (k->key && k->key_length == name->length && memcmp(k->key, name->text, name->length) == 0)
                 ids = json_get(k, "ids");
         if (!ids || ids->type != JSON_ARRAY || ids->length != 1 || json_u64(ids->child, &id) || id >= t->size)
-            return -1;
+            return false;
         t->begin_id = (int)id;
         part = part->next;
     }
-    return part && !part->next && json_string_is(value_at(part, "Sequence.id"), "A") ? 0 : -1;
+    return part && !part->next && json_string_is(value_at(part, "Sequence.id"), "A");
 }
 
 /* ByteLevel (which changes no ids), a begin token, a sequence of these with one template at most, or nothing. */
@@ -200,7 +199,7 @@ static int read_post_processor(Tokenizer *t, const JsonValue *v, const char *pat
         return 0;
     for (const JsonValue *p = sequence ? list->child : v; p && known; p = sequence ? p->next : NULL) {
         bool template = json_string_is(json_get(p, "type"), "TemplateProcessing");
-        known = template ? !templated && read_begin(t, p) == 0 : json_string_is(json_get(p, "type"), "ByteLevel");
+        known = template ? !templated && read_begin(t, p) : json_string_is(json_get(p, "type"), "ByteLevel");
         templated = templated || template;
     }
     return known ? 0 : refuse(path, "post_processor", v, "ByteLevel, one known token before the text, or null", err);
@@ -212,10 +211,11 @@ static int read_post_processor(Tokenizer *t, const JsonValue *v, const char *pat
 static void note_crossing(Tokenizer *t, int id, int rank)
 {
     const char *s = t->bytes + t->pieces[id].start;
-    size_t n = t->pieces[id].length, last = n ? n - 1 : 0;
-    while (last > 0 && is_continuation(s[last]))
-        last--;
-    if (n == 0 || (!is_continuation(s[0]) && sequence_length(s[last]) == n - last))
+    size_t n = t->pieces[id].length, end = 0; /* end: of the last character, were it whole */
+    for (size_t k = 0; k < n; k++)
+        if (!is_continuation(s[k]))
+            end = k + sequence_length(s[k]);
+    if (n > 0 && end == n && !is_continuation(s[0]))
         return;
     for (size_t k = 1; k < n; k++) {
         int *lowest = &t->crossed[(unsigned char)s[k - 1]][(unsigned char)s[k]];
@@ -258,8 +258,7 @@ static int make_room(Tokenizer *t, const JsonValue *vocab, const JsonValue *adde
     memset(t->merges, 0xff, slots * sizeof *t->merges); /* every pair NO_PAIR */
     for (t->merges_shift = 64; slots > 1; slots /= 2)
         t->merges_shift--;
-    for (size_t i = 0; i < 256 * 256; i++)
-        t->crossed[i / 256][i % 256] = INT_MAX;
+    memset(t->crossed, 0x7f, 256 * sizeof *t->crossed); /* no rank is as high */
     return 0;
 }
 
@@ -303,17 +302,16 @@ typedef struct {
 static int merged_id(const MergeReader *m, int left, int right, char *both, size_t length)
 {
     const Tokenizer *t = m->t;
-    const Piece *l = &t->pieces[left], *r = &t->pieces[right], *next = &t->pieces[m->last + 1];
+    int guess = (m->last + 1) % (int)t->vocab_size;
+    const Piece *l = &t->pieces[left], *r = &t->pieces[right], *next = &t->pieces[guess];
     bool raw = l->raw || r->raw;
     if (!raw) {
         memcpy(both, t->bytes + l->start, l->length);
         memcpy(both + l->length, t->bytes + r->start, r->length);
         length = l->length + (size_t)r->length;
     }
-    if ((size_t)m->last + 1 < t->vocab_size && next->length == length && next->raw == raw &&
-        memcmp(t->bytes + next->start, both, length) == 0)
-        return m->last + 1;
-    return bytes_id(t, both, length, raw);
+    bool right_guess = next->length == length && next->raw == raw && memcmp(t->bytes + next->start, both, length) == 0;
+    return right_guess ? guess : bytes_id(t, both, length, raw);
 }
 
 /* The next merge; of equal pairs the last one counts, as in the reference. */
@@ -338,8 +336,7 @@ static int add_merge(MergeReader *m, const char *left, size_t left_length, const
                               t->merge_count, SHOWN(left_length), left, SHOWN(right_length), right);
     Merge *merge = find_merge(t, l, r);
     Piece *pl = &t->pieces[l], *pr = &t->pieces[r], *made = &t->pieces[id];
-    m->regular = m->regular && merge->pair == NO_PAIR && !made->made && (pl->made || pl->length <= 1) &&
-                 (pr->made || pr->length <= 1);
+    m->regular = m->regular && !made->made && (pl->made || pl->length <= 1) && (pr->made || pr->length <= 1);
     *merge = (Merge){(uint64_t)(uint32_t)l << 32 | (uint32_t)r, (int)t->merge_count++, id};
     note_crossing(t, id, merge->rank);
     made->made = true;
@@ -402,9 +399,8 @@ static int read_flags(const JsonValue *token, bool *special, bool *normalized, c
     for (size_t i = 0; i < 5; i++)
         if (json_get(token, names[i]) && json_bool(json_get(token, names[i]), &flags[i]))
             return refuse(path, names[i], json_get(token, names[i]), "true or false", err);
-    for (size_t i = 2; i < 5; i++)
-        if (flags[i])
-            return refuse(path, "an added token", token, "one without lstrip, rstrip and single_word", err);
+    if (flags[2] || flags[3] || flags[4])
+        return refuse(path, "an added token", token, "one without lstrip, rstrip and single_word", err);
     *special = flags[0];
     *normalized = flags[1];
     return 0;
@@ -424,7 +420,7 @@ static int read_added_token(Tokenizer *t, const JsonValue *token, const char *pa
     if (read_flags(token, &special, &normalized, path, err))
         return -1;
     size_t length = text->length;
-    char *copy = malloc(length + 1);
+    char *copy = malloc(length);
     if (!copy)
         return tokenizer_fail_memory(err);
     int known = tokenizer_written_id(t, text->text, length, copy);

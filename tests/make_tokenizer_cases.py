@@ -104,6 +104,13 @@ def processed(value):
     return POST, POST[:17] + compact(value)
 
 
+def model(vocab, *merges):
+    """Changes the vocabulary and the merges; no tokens are added."""
+    vocab = compact({t: i for i, t in enumerate(vocab)})
+    return ('"vocab":{', '"vocab":' + vocab + ',"x":{', '"merges":[', '"merges":' + compact(merges) + ',"y":[',
+            '"added_tokens":[', '"added_tokens":[],"z":[')
+
+
 NORMALIZED = {"normalized": True}
 # change, texts to encode, ids to decode
 VARIANTS = [
@@ -122,6 +129,7 @@ VARIANTS = [
     (processed({"type": "Sequence", "processors": []}), ["a"], []),
     (added(("x y", {"special": True})), ["x yx y"], []),
     (added(("e\u0301", NORMALIZED)), ["\u00e9ae\u0301"], [600]),
+    (added(("\U0001d160" * 200, NORMALIZED)), ["\U0001d160" * 200 + "a"], [600]),
     (added("e\u0301"), ["\u00e9ae\u0301"], [600]),
     (added("<|im_"), ["<|im_<|im_end|>"], []),
     (added(("a", {"id": 64, "special": True})), ["bab"], [64, 65, 64]),
@@ -140,6 +148,23 @@ VARIANTS = [
     (('"z":89', '"\u0144":89'), ["\u0144"], [89]),
     (('"z":89', '"\u00adz":89'), ["\u00adz"], [89]),
     (('"z":89', '"z\u0120\u0143":89'), ["z"], [89]),
+    (model(["a", "abc", "b", "ab"], "a b"), ["ab", "abb"], [3]),
+    (model(["a", "b", "ab", "abb"], "a b", "ab b"), ["ab", "abb", "ba"], [3]),
+    (model(["b", "ac", "a", "ab"], "a b"), ["ab", "ac", "ba"], [3]),
+    (model(["\xe4", "\xe4\xb8\u0143", "\xb8", "\u0143", "\xe4\xb8", "\u4e2d"],
+           "\xe4 \xb8", "\xe4\xb8 \u0143"), ["\u4e2d"], [5, 1]),
+    (model(["a", "\u4e2d", "\u4e2da", "a\u4e2d"], "\u4e2d a", "a \u4e2d"), ["\u4e2da\u4e2d"], [2, 3]),
+    (model([*map(written, ["a", "b", "ab", "b\u4e2d", "\u4e2d"]), *written("\u4e2d"), written("\u4e2d")[:2]],
+           "b \xe4\xb8\u0143", "a b", "\xe4 \xb8", "\xe4\xb8 \u0143"),
+     ["ab\u4e2d", "b\u4e2d"], []),
+    (model([*map(written, ["a", "b", "ba", "\u4e2db", "\u4e2d"]), *written("\u4e2d"), written("\u4e2d")[:2]],
+           "\xe4\xb8\u0143 b", "b a", "\xe4 \xb8", "\xe4\xb8 \u0143"),
+     ["\u4e2dba", "\u4e2db"], []),
+    (model([*map(written, ["a", "b", "ab", "b\u4e2d", "\u4e2d"]), *written("\u4e2d"), "\xe4\xb8", "\xb8\u0143"],
+           "\xe4 \xb8", "\xb8 \u0143", "\xe4 \xb8\u0143", "b \xe4\xb8\u0143", "a b", "\xe4\xb8 \u0143"),
+     ["ab\u4e2d"], []),
+    (model(["a", "", "b"], " a", "b "), ["ab"], [1, 0]),
+    (model(["a", "", "b"], " "), ["ab"], [1, 0]),
 ]
 
 
@@ -154,11 +179,16 @@ def encoded(tokenizer, texts):
 
 def variant(small, change, texts, ids):
     text = compact(small)
-    assert change[0] in text, change
-    t = Tokenizer.from_str(text.replace(*change, 1))
+    for before, after in zip(change[::2], change[1::2]):
+        assert before in text, change
+        text = text.replace(before, after, 1)
+    changed = json.loads(text)
+    for unused in (changed, "z"), (changed["model"], "x"), (changed["model"], "y"):
+        unused[0].pop(unused[1], None)
+    t = Tokenizer.from_str(compact(changed))
     decoded = [{"ids": ids, "skip_special_tokens": skip, "text": t.decode(ids, skip_special_tokens=skip)}
                for skip in (False, True) if ids]
-    plain = Tokenizer.from_str(compact({**json.loads(text.replace(*change, 1)), "added_tokens": []}))
+    plain = Tokenizer.from_str(compact({**changed, "added_tokens": []}))
     rows = [{**row, "plain": plain.encode(row["text"], add_special_tokens=False).ids} for row in encoded(t, texts)]
     return {"change": change, "encode": rows, "decode": decoded,
             "added": {t.id_to_token(i): i for i in t.get_added_tokens_decoder() if i not in range(594, 600)}}

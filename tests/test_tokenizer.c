@@ -1,6 +1,7 @@
 /* tokenizer.c: the reference's ids and texts, what a tokenizer.json may say, merging by its definition, chat. */
 #include "../tokenizer.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -43,12 +44,47 @@ static void remove_file(const char *name)
     unlink(path);
 }
 
+/* Bytes that this process has mapped. */
+static size_t mapped_memory(void)
+{
+    FILE *f = fopen("/proc/self/statm", "r");
+    size_t pages = 0;
+    if (f && fscanf(f, "%zu", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Bytes that are allocated now; 0: the C library doesn't tell. */
+static size_t memory_in_use(void)
+{
+#if defined __GLIBC__ && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+#else
+    return 0;
+#endif
+}
+
 static Tokenizer *open_or_fail(const char *path)
 {
     char err[512];
     Tokenizer *t = tokenizer_open(path, err);
     check(t != NULL, "%s", err);
     return t;
+}
+
+/* Opening and closing again and again, whether it works or not, takes no more memory. */
+static void check_leaks(const char *path)
+{
+    char err[512];
+    size_t before = 0;
+    for (int i = 0; i < 12; i++) {
+        before = i == 6 ? memory_in_use() : before;
+        tokenizer_close(tokenizer_open(path, err));
+    }
+    check(memory_in_use() <= before, "%s: %zu bytes more are in use", path, memory_in_use() - before);
 }
 
 /* The small tokenizer's file without spaces. */
@@ -261,6 +297,10 @@ static const struct {
     {POST, TEMPLATE(BEGIN "," SEQUENCE, "[594,595]"), "post_processor is"},
     {POST, TEMPLATE(BEGIN "," SEQUENCE, "[600]"), "post_processor is"},
     {POST, TEMPLATE(BEGIN "," SEQUENCE, "[-1]"), "post_processor is"},
+    {POST, TEMPLATE(BEGIN "," SEQUENCE, "{\"a\":594}"), "post_processor is"},
+    {POST, TEMPLATE(BEGIN "," SEQUENCE, "\"5\""), "post_processor is"},
+    {POST, TEMPLATE("{\"SpecialToken\":{\"id\":\"<|endoftexT|>\"}}," SEQUENCE, "[594]"), "post_processor is"},
+    {POST, TEMPLATE("{\"SpecialToken\":{\"id\":7}}," SEQUENCE, "[594]"), "post_processor is"},
     {POST, TEMPLATE(BEGIN, "[594]"), "post_processor is"},
     {"\"BPE\"", "\"WordPiece\"", "model.type is \"WordPiece\", which is not supported; expected \"BPE\""},
     {"\"dropout\":null", "\"dropout\":0.1", "dropout is 0.1"},
@@ -329,6 +369,45 @@ static const struct {
     {"{", "", "byte 9"},
 };
 
+/* A file of 2^29 bytes is not too large, but there may be too little memory for it. */
+static void check_largest_file(const char *path)
+{
+    char err[512] = "";
+    struct rlimit usual;
+    getrlimit(RLIMIT_AS, &usual);
+    struct rlimit little = {mapped_memory() + (1 << 26), usual.rlim_max};
+    if (mapped_memory() >> 40) /* a sanitizer's */
+        return;
+    setrlimit(RLIMIT_AS, &little);
+    check(truncate(path, (off_t)1 << 29) == 0 && !tokenizer_open(path, err) && !strstr(err, "at most"), "%s", err);
+    setrlimit(RLIMIT_AS, &usual);
+}
+
+/* 256 tokens may be nothing but the bytes; more without merges are a mistake. */
+static void check_merges_needed(const char *json)
+{
+    for (int n = 255; n <= 257; n++) {
+        char err[512] = "", *vocab = NULL;
+        size_t length;
+        FILE *f = open_memstream(&vocab, &length);
+        for (int i = 0; i < n; i++)
+            fprintf(f, "%s%d\":%d", i ? ",\"" : "\"vocab\":{\"", i, i);
+        fputs("},\"x\":{", f);
+        fclose(f);
+        char *first = replaced(json, "\"vocab\":{", vocab),
+             *second = replaced(first, "\"merges\":[", "\"merges\":[],\"y\":["),
+             *text = replaced(second, "\"added_tokens\":[", "\"added_tokens\":[],\"z\":[");
+        write_text("tokenizer.json", text, strlen(text));
+        Tokenizer *t = tokenizer_open(folder, err);
+        check(n <= 256 ? t != NULL : strstr(err, "no merges for a vocabulary of 257 tokens") != NULL, "%d: %s", n, err);
+        tokenizer_close(t);
+        free(vocab);
+        free(first);
+        free(second);
+        free(text);
+    }
+}
+
 static void check_refusals(const char *json)
 {
     char err[512], path[512];
@@ -362,14 +441,21 @@ static void check_refusals(const char *json)
     check(truncate(path, ((off_t)1 << 29) + 1) == 0 && !tokenizer_open(path, err) &&
               strstr(err, "has 536870913 bytes, expected at most 536870912"),
           "%s", err);
+    check_largest_file(path);
+    check_merges_needed(json);
 }
 
 /* A change that is accepted, and what is encoded and decoded then. */
 static bool variant_case(void *json, const JsonValue *row)
 {
-    const JsonValue *change = json_get(row, "change")->child;
-    char *from = strndup(change->text, change->length), *to = strndup(change->next->text, change->next->length);
-    char *text = replaced(json, from, to);
+    char *text = strdup(json);
+    for (const JsonValue *c = json_get(row, "change")->child; c; c = c->next->next) {
+        char *from = strndup(c->text, c->length), *to = strndup(c->next->text, c->next->length), *before = text;
+        text = replaced(before, from, to);
+        free(before);
+        free(from);
+        free(to);
+    }
     write_text("tokenizer.json", text, strlen(text));
     Tokenizer *t = open_or_fail(folder);
     bool same = t != NULL;
@@ -382,8 +468,6 @@ static bool variant_case(void *json, const JsonValue *row)
         same = json_u64(c, &id) == 0 && tokenizer_id(t, c->key, c->key_length) == (int)id;
     tokenizer_close(t);
     free(text);
-    free(from);
-    free(to);
     return same;
 }
 
@@ -421,12 +505,25 @@ static void check_spellings(const char *json)
     check_cases(t, SMALL "/encode.jsonl", encode_case, 1);
     check(t && tokenizer_merges(t) == merges->length && tokenizer_size(t) == 600, "merges.txt");
     tokenizer_close(t);
+    check_leaks(folder);
+    static const char flags[] = "{\"added_tokens_decoder\":{\"594\":{\"content\":\"<|x|>\"},"
+                                "\"595\":{\"content\":\"e\u0301\",\"special\":true,\"normalized\":true}}}";
+    write_text("tokenizer_config.json", flags, strlen(flags));
+    t = open_or_fail(folder);
+    check(t && tokenizer_id(t, "<|x|>", 5) == 594 && !tokenizer_is_special(t, 594) && tokenizer_is_special(t, 595),
+          "flags that are missing are false");
+    tokenizer_close(t);
+    check_leaks(folder);
+    write_text("tokenizer_config.json", "{", 1);
+    check(!tokenizer_open(folder, err) && strstr(err, "/tokenizer_config.json: byte 1"), "%s", err);
+    check_leaks(folder);
     remove_file("tokenizer_config.json");
     t = open_or_fail(folder);
     check(t && tokenizer_size(t) == 595 && tokenizer_id(t, "<|endoftext|>", 13) == 594, "the usual added token");
     tokenizer_close(t);
     write_text("merges.txt", "a b c\n", 6);
-    check(!tokenizer_open(folder, err) && strstr(err, "merge 0 is \"a b c\""), "%s", err);
+    check(!tokenizer_open(folder, err) && strstr(err, "/vocab.json: merge 0 is \"a b c\""), "%s", err);
+    check_leaks(folder);
     remove_file("merges.txt");
     check(!tokenizer_open(folder, err), "no merges.txt");
     remove_file("vocab.json");
@@ -726,18 +823,6 @@ static void check_long_word(Tokenizer *t)
     free(word);
 }
 
-/* Bytes that this process has mapped. */
-static size_t mapped_memory(void)
-{
-    FILE *f = fopen("/proc/self/statm", "r");
-    size_t pages = 0;
-    if (f && fscanf(f, "%zu", &pages) != 1)
-        pages = 0;
-    if (f)
-        fclose(f);
-    return pages * (size_t)sysconf(_SC_PAGESIZE);
-}
-
 /* Too little memory is told, with more and more of it, until there is enough: then the ids and the text are right. */
 static void check_little_memory(Tokenizer *t)
 {
@@ -980,6 +1065,11 @@ static const struct {
     {LOOP PROMPT "  ", "as ChatML does"},
     {LOOP PROMPT "\ufffd", "as ChatML does"},
     {"{{ '<|im_start|>assistant\\nx<|im_end|>\\n' }}" LOOP PROMPT, "as ChatML does"},
+    {LOOP "\n\n" PROMPT, "as ChatML does"},
+    {LOOP " \t" PROMPT, "as ChatML does"},
+    {LOOP "{#-#} " PROMPT, "as ChatML does"},
+    {LOOP "{{ '<|im_start|>assistant\\n' }}\n\n", "as ChatML does"},
+    {LOOP "{{ '<|im_start|>assistant\\n' }} ", "as ChatML does"},
     {"{{ bos_token }}" LOOP PROMPT, "\"bos_token \""},
     {"{% set x = 1 %}" LOOP PROMPT, "set x = 1"},
     {"{% set ns = namespace(is_first=false) %}{{ns.system_prompt}}", "has \"set ns = namespace(is_first=false) \""},
@@ -1066,6 +1156,33 @@ static void check_unusable(void)
     }
 }
 
+/* Templates that can be used: blanks before a block at the beginning of a line go, as does one line feed at the end. */
+static const char *const usable[] = {
+    "  " LOOP PROMPT,
+    "\t" LOOP PROMPT,
+    LOOP "\n" PROMPT,
+    LOOP PROMPT "\n\n",
+    LOOP "{{ '<|im_start|>assistant\\n' }}\n",
+    LOOP "{{ '<|im_start|>assistant\\n' }}\r\n",
+    LOOP "{{ '<|im_start|>assistant\\n' }}\r",
+    LOOP "{{ '<|im_start|>assistant' }}\n\n",
+    LOOP "{{ '<|im_start|>assistant' }}\r\r",
+    "{% for message in messages %}\n" TURN "{% endfor %}\n" PROMPT,
+    "{#\n#}" LOOP PROMPT "{# '#}",
+    "{#- -#} \n " LOOP PROMPT " \n {#--#} \n ",
+};
+
+static void check_usable(void)
+{
+    for (size_t i = 0; i < sizeof usable / sizeof *usable; i++) {
+        write_text("chat_template.jinja", usable[i], strlen(usable[i]));
+        Tokenizer *t = open_or_fail(folder);
+        check(!tokenizer_chat_problem(t) && !tokenizer_default_system(t), "%s: %s", usable[i],
+              tokenizer_chat_problem(t));
+        tokenizer_close(t);
+    }
+}
+
 /* Where a template may stand: its own file goes before tokenizer_config.json, where it may be one of a list. */
 static void check_places(void)
 {
@@ -1127,13 +1244,18 @@ static void check_late_errors(const char *json)
     id_list_free(&ids);
     text_free(&text);
     tokenizer_close(t);
-    char *changed = replaced(json, "\"<|im_end|>\"", "\"<|im_end|\"");
-    write_text("tokenizer.json", changed, strlen(changed));
-    t = open_or_fail(folder);
-    check(tokenizer_chat_problem(t) && strstr(tokenizer_chat_problem(t), "no added token <|im_end|>"), "%s",
-          tokenizer_chat_problem(t));
-    tokenizer_close(t);
-    free(changed);
+    static const char *const names[] = {"<|im_start|>", "<|im_end|>"};
+    for (size_t i = 0; i < 2; i++) {
+        char other[16], want[32];
+        snprintf(other, sizeof other, "%.*s", (int)strlen(names[i]) - 1, names[i]);
+        snprintf(want, sizeof want, "no added token %s", names[i]);
+        char *changed = replaced(json, names[i], other);
+        write_text("tokenizer.json", changed, strlen(changed));
+        t = open_or_fail(folder);
+        check(tokenizer_chat_problem(t) && strstr(tokenizer_chat_problem(t), want), "%s", tokenizer_chat_problem(t));
+        tokenizer_close(t);
+        free(changed);
+    }
     remove_file("chat_template.jinja");
     static const char nul[] =
         "{\"chat_template\":\"" FIRST "<|im_start|>system\\na\\u0000b<|im_end|>\\n{% endif %}"
@@ -1207,6 +1329,7 @@ static void check_demo(void)
           "the demo's system text");
     check_default_system(t);
     tokenizer_close(t);
+    check_leaks("tests/demo");
 }
 
 /* ---- the real tokenizer ---- */
@@ -1304,6 +1427,7 @@ int main(void)
     write_text("tokenizer.json", json, strlen(json));
     check_cases(json, SMALL "/chat.jsonl", template_case, 1);
     check_unusable();
+    check_usable();
     check_places();
     check_late_errors(json);
     check_demo();
