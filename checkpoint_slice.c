@@ -278,7 +278,7 @@ struct Scan {
     /* x[n] are the numbers of elements at, at + 1, ... of the slice, in piece number `piece` */
     void (*block)(Scan *scan, double *x, size_t n, uint64_t at, size_t piece, int thread);
     void *results;
-    double low, scale; /* histogram */
+    double shrink, low, scale; /* histogram; shrink: 1/2 where the range is beyond the largest double */
     size_t bins;
     double wanted; /* slice_place() */
     _Atomic uint64_t found;
@@ -497,7 +497,7 @@ int slice_stats(const Slice *s, SliceStats *stats, char err[512])
 
 static void add_to_bin(const Scan *scan, uint64_t *bins, double value, uint64_t n)
 {
-    double place = (value - scan->low) * scan->scale;
+    double place = (value * scan->shrink - scan->low) * scan->scale;
     if (place >= 0 && place <= (double)scan->bins) /* the largest number belongs to the last part */
         bins[place < (double)scan->bins ? (size_t)place : scan->bins - 1] += n;
 }
@@ -514,8 +514,10 @@ int slice_histogram(const Slice *s, double low, double high, uint64_t *bins, siz
     size_t threads = (size_t)threads_count();
     uint64_t *parts = calloc(threads, n * sizeof *parts);
     uint32_t *counts = NULL;
-    Scan scan = {.slice = s, .block = count_block, .results = parts, .low = low, .bins = n};
-    scan.scale = high > low ? (double)n / (high - low) : 0;
+    Scan scan = {.slice = s, .block = count_block, .results = parts, .bins = n};
+    scan.shrink = isfinite(high - low) ? 1 : 0.5;
+    scan.low = low * scan.shrink;
+    scan.scale = high > low ? (double)n / (high * scan.shrink - scan.low) : 0;
     int status = parts ? 0 : fail(err, s->tensor, "not enough memory for a histogram");
     if (status == 0 && is_countable(s))
         status = (counts = count_slice(s, err)) ? 0 : -1;

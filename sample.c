@@ -54,9 +54,9 @@ int sample_options_check(const SampleOptions *o, char err[512])
     if (!(o->temperature >= 0 && o->temperature <= FLT_MAX))
         return fail(err, "temperature must be 0 or more, not %g", (double)o->temperature);
     if (!(o->top_p >= 0 && o->top_p <= 1))
-        return fail(err, "top-p must be from 0 to 1, not %g", (double)o->top_p);
+        return fail(err, "top-p must be from 0 to 1, not %.9g", (double)o->top_p);
     if (!(o->min_p >= 0 && o->min_p <= 1))
-        return fail(err, "min-p must be from 0 to 1, not %g", (double)o->min_p);
+        return fail(err, "min-p must be from 0 to 1, not %.9g", (double)o->min_p);
     if (!(o->repeat_penalty > 0 && o->repeat_penalty <= FLT_MAX))
         return fail(err, "repeat-penalty must be more than 0, not %g", (double)o->repeat_penalty);
     return 0;

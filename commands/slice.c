@@ -340,7 +340,8 @@ static void print_histogram(const Slice *s, const SliceStats *stats)
         most = bins[i] > most ? bins[i] : most;
     putchar('\n');
     for (size_t i = 0; i < BINS; i++) {
-        double from = stats->min + (stats->max - stats->min) * ((double)i / BINS);
+        double part = (double)i / BINS, range = stats->max - stats->min;
+        double from = isfinite(range) ? stats->min + range * part : stats->min * (1 - part) + stats->max * part;
         int length = (int)ceil(50.0 * (double)bins[i] / (double)most);
         printf("%14.6g  %-50.*s %" PRIu64 "\n", from, length, "##################################################",
                bins[i]);
