@@ -119,6 +119,9 @@ static int answer_messages(Tokenizer *t, const JsonValue *request, const JsonVal
     Message *messages = read_messages(list, err);
     int failed = !messages || tokenizer_chat_text(t, messages, list->length, add_prompt, text, err) ||
                  tokenizer_encode(t, text->length ? text->bytes : "", text->length, true, ids, err);
+    for (size_t i = 0; failed && messages && i < list->length; i++)
+        if (messages[i].role_length == 4 && !memcmp(messages[i].role, "tool", 4))
+            snprintf(err, 512, "messages of the role \"tool\" are not supported with this chat template");
     free(messages);
     return failed ? -1 : 0;
 }
