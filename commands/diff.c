@@ -366,8 +366,8 @@ static void print_layers(const Diff *d)
         if (l->is_layer)
             snprintf(name, sizeof name, "%" PRIu64, l->layer);
         if (l->different)
-            printf("%-8s %10zu %10zu %14" PRIu64 " %12.6g %12s %12s\n", name, l->tensors, l->different, l->total.changed,
-                   l->total.max, figure(text[0], relative(&l->total)), figure(text[1], cosine(&l->total)));
+            printf("%-8s %10zu %10zu %14" PRIu64 " %12.6g %12s %12s\n", name, l->tensors, l->different,
+                   l->total.changed, l->total.max, figure(text[0], relative(&l->total)), figure(text[1], cosine(&l->total)));
     }
     free(layers);
 }
