@@ -367,7 +367,8 @@ static void print_layers(const Diff *d)
             snprintf(name, sizeof name, "%" PRIu64, l->layer);
         if (l->different)
             printf("%-8s %10zu %10zu %14" PRIu64 " %12.6g %12s %12s\n", name, l->tensors, l->different,
-                   l->total.changed, l->total.max, figure(text[0], relative(&l->total)), figure(text[1], cosine(&l->total)));
+                   l->total.changed, l->total.max, figure(text[0], relative(&l->total)),
+                   figure(text[1], cosine(&l->total)));
     }
     free(layers);
 }
