@@ -475,7 +475,7 @@ static int render(const Tokenizer *t, const Message *messages, size_t n, bool ge
 #define SYSTEM_BEGIN "<|im_start|>system\n"
 #define TURN_END "<|im_end|>\n"
 
-/* Two trial conversations. The longer must come out as its turns; the other too, but for a default system turn. */
+/* Two trial conversations: 0 if the longer comes out as its turns, and the other too, but for a default system turn. */
 static int try_chat(Tokenizer *t, char err[512])
 {
     static const Message trial[] = {
@@ -500,7 +500,7 @@ static int try_chat(Tokenizer *t, char err[512])
     text_free(&all);
     text_free(&one);
     text_free(&marks);
-    return failed ? -1 : 0;
+    return failed;
 }
 
 /* As Jinja does: CR LF and CR become LF, and one at the end goes. */

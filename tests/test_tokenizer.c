@@ -1068,6 +1068,10 @@ static const struct {
     {LOOP "\n\n" PROMPT, "as ChatML does"},
     {LOOP " \t" PROMPT, "as ChatML does"},
     {LOOP "{#-#} " PROMPT, "as ChatML does"},
+    {LOOP "{# +#}\n" PROMPT, "as ChatML does"},
+    {"{% if messages[1] is defined %}" LOOP PROMPT "{% endif %}", "as ChatML does"},
+    {"{{ messages[0.role }}", "has \"messages[0.role \""},
+    {"{{ messages[tools].role }}", "has \"messages[tools].role \""},
     {LOOP "{{ '<|im_start|>assistant\\n' }}\n\n", "as ChatML does"},
     {LOOP "{{ '<|im_start|>assistant\\n' }} ", "as ChatML does"},
     {"{{ bos_token }}" LOOP PROMPT, "\"bos_token \""},
@@ -1169,6 +1173,7 @@ static const char *const usable[] = {
     LOOP "{{ '<|im_start|>assistant' }}\r\r",
     "{% for message in messages %}\n" TURN "{% endfor %}\n" PROMPT,
     "{#\n#}" LOOP PROMPT "{# '#}",
+    LOOP "{#+#}\n" PROMPT,
     "{#- -#} \n " LOOP PROMPT " \n {#--#} \n ",
 };
 
