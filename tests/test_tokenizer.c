@@ -75,16 +75,18 @@ static Tokenizer *open_or_fail(const char *path)
     return t;
 }
 
-/* Opening and closing again and again, whether it works or not, takes no more memory. */
+/* Opening and closing, whether it works or not, does not take more memory each time. (The C library keeps some of what
+ * is freed as if it were in use, a little more the first times.) */
 static void check_leaks(const char *path)
 {
     char err[512];
-    size_t before = 0;
-    for (int i = 0; i < 12; i++) {
-        before = i == 6 ? memory_in_use() : before;
+    size_t before = 0, after = 0;
+    for (int i = 0; i < 6 || (i < 60 && after > before); i++) {
+        before = memory_in_use();
         tokenizer_close(tokenizer_open(path, err));
+        after = memory_in_use();
     }
-    check(memory_in_use() <= before, "%s: %zu bytes more are in use", path, memory_in_use() - before);
+    check(after <= before, "%s: %zu bytes more are in use", path, after - before);
 }
 
 /* The small tokenizer's file without spaces. */
@@ -1262,16 +1264,21 @@ static void check_late_errors(const char *json)
         free(changed);
     }
     remove_file("chat_template.jinja");
-    static const char nul[] =
-        "{\"chat_template\":\"" FIRST "<|im_start|>system\\na\\u0000b<|im_end|>\\n{% endif %}"
-        "{% for m in messages %}<|im_start|>{{ m.role + '\\n' + m.content }}<|im_end|>\\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\\n{% endif %}\"}";
+    static const struct {
+        const char *config, *want;
+    } nuls[] = {{"{\"chat_template\":\"" FIRST "<|im_start|>system\\na\\u0000b<|im_end|>\\n{% endif %}"
+                 "{% for m in messages %}<|im_start|>{{ m.role + '\\n' + m.content }}<|im_end|>\\n{% endfor %}"
+                 "{% if add_generation_prompt %}<|im_start|>assistant\\n{% endif %}\"}",
+                 "as ChatML does"},
+                {"{\"chat_template\":\"{{ 'a\\\\\\u0000' }}\"}", "has \"\\"}};
     write_text("tokenizer.json", json, strlen(json));
-    write_text("tokenizer_config.json", nul, strlen(nul));
-    t = open_or_fail(folder);
-    check(tokenizer_chat_problem(t) && strstr(tokenizer_chat_problem(t), "as ChatML does"), "%s",
-          tokenizer_chat_problem(t));
-    tokenizer_close(t);
+    for (size_t i = 0; i < 2; i++) {
+        write_text("tokenizer_config.json", nuls[i].config, strlen(nuls[i].config));
+        t = open_or_fail(folder);
+        check(tokenizer_chat_problem(t) && strstr(tokenizer_chat_problem(t), nuls[i].want), "%s",
+              tokenizer_chat_problem(t));
+        tokenizer_close(t);
+    }
     remove_file("tokenizer_config.json");
 }
 
