@@ -20,18 +20,38 @@ static int checks_passed, checks_failed, checks_skipped;
         }                                                                    \
     } while (0)
 
-static inline void skip(const char *what) {
+static inline void skip(const char *what)
+{
     checks_skipped++;
     printf("skipped: %s\n", what);
 }
 
 /* An emulator runs this program, slowly: fewer ways to cut the same work will do. */
-static inline int emulated(void) {
+static inline int emulated(void)
+{
     const char *emulator = getenv("EMULATOR");
     return emulator && *emulator;
 }
 
-static inline int report(const char *name) {
+#ifndef __has_feature /* clang's */
+#define __has_feature(x) 0
+#endif
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__ || __has_feature(address_sanitizer) || \
+    __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+/* A sanitizer or valgrind watches: they need memory of their own, and have a malloc of their own. */
+static inline int watched(void)
+{
+    const char *preloaded = getenv("LD_PRELOAD");
+    return SANITIZED || (preloaded && strstr(preloaded, "valgrind"));
+}
+
+static inline int report(const char *name)
+{
     printf("%s: %d passed, %d failed, %d skipped\n", name, checks_passed, checks_failed, checks_skipped);
     return checks_failed > 0;
 }

@@ -13,14 +13,7 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-#ifndef __has_feature /* clang */
-#define __has_feature(x) 0
-#endif
-#if defined __SANITIZE_ADDRESS__ || __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#else
-#define SANITIZED 0
-#endif
+#include "check.h"
 
 typedef enum { ALLOCATION, MMAP, FSTAT, PREAD } FailingCall;
 

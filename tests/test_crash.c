@@ -19,17 +19,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define SLOW 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SLOW 1
-#endif
-#endif
-#ifndef SLOW
-#define SLOW 0
-#endif
-
 static char folder[] = "/tmp/run-crash-XXXXXX";
 static char library[64]; /* fault.c, built */
 static const char *program;
@@ -275,7 +264,7 @@ static void test_step(Step *s, const Bytes earlier[MOST_FILES])
 {
     size_t wrong = 0, before = runs;
     set_up(s);
-    long calls = count_calls(s->command), stride = SLOW || emulated() ? 9 : 1;
+    long calls = count_calls(s->command), stride = SANITIZED || emulated() ? 9 : 1;
     for (size_t i = 0; i < s->n; i++)
         if (!s->after[i].bytes)
             s->after[i] = read_file(s->files[i]);
@@ -496,7 +485,7 @@ static void test_writing(const Writing *w, int success)
     remove_all(path);
     check(run(w->command, "count", "0", 0) == success, "run %s", w->command);
     Bytes b = read_file("count");
-    long calls = b.n ? atol((const char *)b.bytes) : 0, stride = SLOW || emulated() ? 9 : 1;
+    long calls = b.n ? atol((const char *)b.bytes) : 0, stride = SANITIZED || emulated() ? 9 : 1;
     free(b.bytes);
     check(calls > 4, "%s: %ld calls", w->what, calls);
     for (size_t f = 0; f < FAULTS; f++) {

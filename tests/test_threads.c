@@ -316,20 +316,10 @@ static void *do_nothing(void *unused)
     return unused;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#define SANITIZED                                                                                                      \
-    (__has_feature(address_sanitizer) || __has_feature(memory_sanitizer) || __has_feature(thread_sanitizer))
-#else
-#define SANITIZED 0
-#endif
-
 /* Where the system grants no threads the loop still runs. */
 static void test_no_threads(void)
 {
-    const char *preloaded = getenv("LD_PRELOAD");
-    if (SANITIZED || (preloaded && strstr(preloaded, "valgrind"))) {
+    if (watched()) {
         skip("sanitizers and valgrind need the memory that is denied here");
         return;
     }
