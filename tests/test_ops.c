@@ -263,7 +263,8 @@ static void test_integers(void)
           "I32 refuses");
     check(code_of(DTYPE_I64, "9007199254740993") == 9007199254740993, "I64 beyond 2^53 is exact");
     check(code_of(DTYPE_I64, "9007199254740993.000") == 9007199254740993, "however written");
-    check(code_of(DTYPE_I64, "9007199254740993.5") == -1 && code_of(DTYPE_I64, "1e-400") == -1, "no fractions");
+    if (!watched()) /* valgrind knows no rounding modes */
+        check(code_of(DTYPE_I64, "9007199254740993.5") == -1 && code_of(DTYPE_I64, "1e-400") == -1, "no fractions");
     check(code_of(DTYPE_I64, "-9223372036854775808") == INT64_MIN && code_of(DTYPE_I64, "9223372036854775808") == -1,
           "I64's ends");
     unsigned char bytes[8];

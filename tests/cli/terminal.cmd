@@ -14,3 +14,7 @@ on 'run generate -n 0 -q -e "a\e[31mb\u{202e}\tc\nd"'
 run generate -n 0 -q -e 'a\e[31mb\u{202e}\tc\nd' | od -c
 echo "-- surprise"
 on 'echo "Once upon a time" | run perplexity --tokens -q' | head -n 4
+echo "-- JSON: canonical is ASCII, else marks that turn the direction of text are shown"
+printf '["a\177b\342\200\256c"]' >t.json
+on 'run json --canonical t.json'
+on 'run json t.json'
