@@ -59,8 +59,9 @@
 #define BY_ROWS(r, most, call)                                                                                         \
     switch (r) {                                                                                                       \
         ROW_CASE(1, most, call)                                                                                        \
-        ROW_CASE(2, most, call) ROW_CASE(3, most, call) ROW_CASE(4, most, call) ROW_CASE(5, most, call)                \
-            ROW_CASE(6, most, call) ROW_CASE(7, most, call) ROW_CASE(8, most, call)                                    \
+        ROW_CASE(2, most, call)                                                                                        \
+        ROW_CASE(3, most, call) ROW_CASE(4, most, call) ROW_CASE(5, most, call) ROW_CASE(6, most, call)                \
+            ROW_CASE(7, most, call) ROW_CASE(8, most, call)                                                            \
     }
 
 /* ---- exp, log, sine and cosine ----------------------------------------------------------------------------------- */
@@ -278,9 +279,9 @@ void sin_cos_f64(double x, double *sine, double *cosine)
 ALWAYS_INLINE float add_sums(float s[16])
 {
     EACH(l, 8)
-    s[l] += s[l + 8];
+        s[l] += s[l + 8];
     EACH(l, 4)
-    s[l] += s[l + 4];
+        s[l] += s[l + 4];
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 

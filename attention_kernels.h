@@ -159,7 +159,7 @@ TARGET static inline float NAME(add_sum_vectors)(const V *sums)
 {
     float s[16];
     EACH(i, SUMS)
-    STORE(s + i * WIDTH, sums[i]);
+        STORE(s + i * WIDTH, sums[i]);
     return add_sums(s);
 }
 
@@ -168,7 +168,7 @@ TARGET static inline float NAME(largest_lane)(V x)
     float m[WIDTH];
     STORE(m, x);
     EACH(i, WIDTH)
-    m[0] = m[i] > m[0] ? m[i] : m[0];
+        m[0] = m[i] > m[0] ? m[i] : m[0];
     return m[0];
 }
 
@@ -193,10 +193,9 @@ TARGET static void NAME(rmsnorm)(float *out, const float *x, const float *weight
     V sums[SUMS];
     size_t i = 0;
     EACH(j, SUMS)
-    sums[j] = SET(0.0f);
+        sums[j] = SET(0.0f);
     for (; i + 16 <= n; i += 16)
-        EACH(j, SUMS)
-        {
+        EACH(j, SUMS) {
             V a = LOAD(x + i + j * WIDTH);
             sums[j] = FMA(a, a, sums[j]);
         }
@@ -273,19 +272,18 @@ TARGET static float NAME(largest)(const float *x, size_t n, bool *nan)
 TARGET ALWAYS_INLINE void NAME(running_sum)(V (*sum)[SCORE_VECTORS], ScoreTile *t, size_t lane, size_t rows)
 {
     EACH(r, rows)
-    EACH(i, SCORE_VECTORS)
-    sum[r][i] = SET(0.0f);
+        EACH(i, SCORE_VECTORS)
+            sum[r][i] = SET(0.0f);
     for (size_t d = lane; d < t->head_dim; d += 16) {
         V key[SCORE_VECTORS];
         EACH(i, SCORE_VECTORS)
-        key[i] = LOAD(t->k + i * WIDTH / 16 * t->head_dim * 16 + d * 16 + i * WIDTH % 16);
+            key[i] = LOAD(t->k + i * WIDTH / 16 * t->head_dim * 16 + d * 16 + i * WIDTH % 16);
         for (size_t i = 0; i < t->lines; i++, t->ahead += 16)
             __builtin_prefetch(t->ahead);
-        EACH(r, rows)
-        {
+        EACH(r, rows) {
             V query = SET(t->q[r * t->head_dim + d]);
             EACH(i, SCORE_VECTORS)
-            sum[r][i] = FMA(query, key[i], sum[r][i]);
+                sum[r][i] = FMA(query, key[i], sum[r][i]);
         }
     }
 }
@@ -293,8 +291,8 @@ TARGET ALWAYS_INLINE void NAME(running_sum)(V (*sum)[SCORE_VECTORS], ScoreTile *
 TARGET ALWAYS_INLINE void NAME(add)(V (*a)[SCORE_VECTORS], V (*b)[SCORE_VECTORS], size_t rows)
 {
     EACH(r, rows)
-    EACH(i, SCORE_VECTORS)
-    a[r][i] = ADD(a[r][i], b[r][i]);
+        EACH(i, SCORE_VECTORS)
+            a[r][i] = ADD(a[r][i], b[r][i]);
 }
 
 /* The sums are added as soon as the tree allows, so that few are alive at a time. A quarter is the sums l, l + 8, l + 4
@@ -317,12 +315,12 @@ TARGET ALWAYS_INLINE void NAME(score_tile)(float *score, ScoreTile *t, float sca
         if (quarter == 3)
             NAME(add)(a, before[0], rows);
         EACH(r, rows)
-        EACH(i, SCORE_VECTORS)
-        before[quarter % 2 == 0][r][i] = a[r][i];
+            EACH(i, SCORE_VECTORS)
+                before[quarter % 2 == 0][r][i] = a[r][i];
     }
     EACH(r, rows)
-    EACH(i, SCORE_VECTORS)
-    STORE(score + r * ATTENTION_BLOCK + i * WIDTH, MUL(SET(scale), a[r][i]));
+        EACH(i, SCORE_VECTORS)
+            STORE(score + r * ATTENTION_BLOCK + i * WIDTH, MUL(SET(scale), a[r][i]));
 }
 
 /* Up to SCORE_ROWS rows are a tile; the compiler makes a version for each number of them. While they meet some keys,
@@ -356,10 +354,9 @@ TARGET static void NAME(softmax)(float *score, size_t from, size_t to, float *ma
     float largest = NAME(largest_lane)(m);
     m = SET(largest);
     EACH(i, SUMS)
-    sums[i] = SET(0.0f);
+        sums[i] = SET(0.0f);
     for (size_t j = begin; j < end; j += 16)
-        EACH(i, SUMS)
-        {
+        EACH(i, SUMS) {
             V p = NAME(exp)(SUB(LOAD(score + j + i * WIDTH), m));
             STORE(score + j + i * WIDTH, p);
             sums[i] = ADD(sums[i], p);
@@ -376,28 +373,26 @@ TARGET ALWAYS_INLINE void NAME(value_tile)(float *a, const float *p, const float
 {
     V sum[VALUE_ROWS][VALUE_VECTORS];
     EACH(r, rows)
-    EACH(i, vectors)
-    sum[r][i] = vectors > 1 ? LOAD(a + r * head_dim + i * WIDTH) : LOAD_N(a + r * head_dim, n);
+        EACH(i, vectors)
+            sum[r][i] = vectors > 1 ? LOAD(a + r * head_dim + i * WIDTH) : LOAD_N(a + r * head_dim, n);
     for (size_t j = from; j < to; j++) {
         V value[VALUE_VECTORS];
-        EACH(i, vectors)
-        {
+        EACH(i, vectors) {
             __builtin_prefetch(v + (j + KEYS_AHEAD) * head_dim + i * WIDTH);
             value[i] = vectors > 1 ? LOAD(v + j * head_dim + i * WIDTH) : LOAD_N(v + j * head_dim, n);
         }
-        EACH(r, rows)
-        {
+        EACH(r, rows) {
             V weight = SET(p[r * ATTENTION_BLOCK + j]);
             EACH(i, vectors)
-            sum[r][i] = FMA(weight, value[i], sum[r][i]);
+                sum[r][i] = FMA(weight, value[i], sum[r][i]);
         }
     }
     EACH(r, rows)
-    EACH(i, vectors)
-    if (vectors > 1)
-        STORE(a + r * head_dim + i * WIDTH, sum[r][i]);
-    else
-        STORE_N(a + r * head_dim, sum[r][i], n);
+        EACH(i, vectors)
+            if (vectors > 1)
+                STORE(a + r * head_dim + i * WIDTH, sum[r][i]);
+            else
+                STORE_N(a + r * head_dim, sum[r][i], n);
 }
 
 TARGET ALWAYS_INLINE void NAME(value_columns)(float *a, const float *p, const float *v, size_t head_dim, size_t from,

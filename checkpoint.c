@@ -280,27 +280,18 @@ char *checkpoint_read_file(const char *path, size_t limit, size_t *length, char 
     return text;
 }
 
-static const SafetensorsTensor *tensor_named(const Checkpoint *c, const char *name)
-{
-    size_t length = strlen(name);
-    for (size_t i = 0; i < checkpoint_tensor_count(c); i++) {
-        const SafetensorsTensor *t = checkpoint_tensor(c, i);
-        if (t->name_length == length && memcmp(t->name, name, length) == 0)
-            return t;
-    }
-    return NULL;
-}
-
 /* Tied by config.json, and yet with another lm_head.weight: the reference then takes that head. */
-static bool has_other_head(const Checkpoint *c)
+static bool has_other_head(Checkpoint *c)
 {
-    const SafetensorsTensor *head = tensor_named(c, "lm_head.weight");
-    const SafetensorsTensor *table = head ? tensor_named(c, "model.embed_tokens.weight") : NULL;
-    return table && (head->dtype != table->dtype || head->length != table->length ||
-                     memcmp(safetensors_data(head), safetensors_data(table), (size_t)head->length) != 0);
+    SafetensorsTensor head, table;
+    if (safetensors_find(&c->st, "lm_head.weight", &head) != 0 ||
+        safetensors_find(&c->st, "model.embed_tokens.weight", &table) != 0)
+        return false;
+    return head.dtype != table.dtype || head.length != table.length ||
+           memcmp(safetensors_data(&head), safetensors_data(&table), (size_t)head.length) != 0;
 }
 
-int checkpoint_read_config(const Checkpoint *c, Config *config, char err[512])
+int checkpoint_read_config(Checkpoint *c, Config *config, char err[512])
 {
     Shown shown;
     size_t length;
@@ -700,6 +691,10 @@ const SafetensorsTensor *checkpoint_tensor(const Checkpoint *c, size_t i)
 {
     return &c->st.tensors[i];
 }
+
+const char *const checkpoint_companions[CHECKPOINT_COMPANIONS] = {
+    "config.json", "generation_config.json",  "tokenizer.json",    "tokenizer_config.json", "vocab.json",
+    "merges.txt",  "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"};
 
 size_t checkpoint_file_count(const Checkpoint *c)
 {

@@ -26,6 +26,10 @@ char *checkpoint_directory(const char *model, char err[512]);
 size_t checkpoint_tensor_count(const Checkpoint *c);
 const SafetensorsTensor *checkpoint_tensor(const Checkpoint *c, size_t i);
 
+/* What a model's folder has beside the weights and their index. */
+#define CHECKPOINT_COMPANIONS 9
+extern const char *const checkpoint_companions[CHECKPOINT_COMPANIONS];
+
 /* Its files: the one, or the shards. i < checkpoint_file_count(). */
 size_t checkpoint_file_count(const Checkpoint *c);
 const SafetensorsFile *checkpoint_file(const Checkpoint *c, size_t i);
@@ -37,7 +41,7 @@ int checkpoint_check_sizes(const Checkpoint *c, char err[512]);
 char *checkpoint_read_file(const char *path, size_t limit, size_t *length, char err[512]);
 /* config.json of the folder, checked. A tied model whose file has an lm_head.weight that is not the embedding is not
  * tied: tie_word_embeddings is false then. */
-int checkpoint_read_config(const Checkpoint *c, Config *config, char err[512]);
+int checkpoint_read_config(Checkpoint *c, Config *config, char err[512]);
 
 /* What a file that is no safetensors is, by its first bytes: "a Git LFS pointer; get the file with ..." or NULL. */
 const char *checkpoint_describe_wrong_file(const unsigned char *bytes, size_t length, uint64_t file_size);

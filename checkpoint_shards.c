@@ -353,12 +353,6 @@ int shards_merge(const Checkpoint *c, const char *path, DiskProgress *progress, 
 
 /* ---- split ------------------------------------------------------------------------------------------------------- */
 
-/* What a model's folder has beside the weights. */
-static const char *const companions[] = {
-    "config.json", "generation_config.json",  "tokenizer.json",    "tokenizer_config.json", "vocab.json",
-    "merges.txt",  "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"};
-#define COMPANIONS (sizeof companions / sizeof *companions)
-
 static char *join(const char *directory, const char *name)
 {
     size_t length = strlen(directory) + strlen(name) + 2;
@@ -429,8 +423,9 @@ typedef struct {
 static int copy_companions(Split *s, char err[512])
 {
     int status = 0;
-    for (size_t i = 0; i < COMPANIONS && status == 0; i++) {
-        char *from = join(s->plan->checkpoint->directory, companions[i]), *to = join(s->directory, companions[i]);
+    for (size_t i = 0; i < CHECKPOINT_COMPANIONS && status == 0; i++) {
+        const char *name = checkpoint_companions[i];
+        char *from = join(s->plan->checkpoint->directory, name), *to = join(s->directory, name);
         if (!from || !to)
             status = fail(err, "%s: not enough memory", s->directory);
         else if (access(from, R_OK) == 0 && !disk_exists(to) &&
@@ -502,7 +497,7 @@ int shards_split(const Checkpoint *c, const char *directory, uint64_t max_bytes,
     bool made = status == 0 && mkdir(directory, 0777) == 0;
     if (status == 0 && !made && errno != EEXIST)
         status = fail(err, "%s: %s", directory, strerror(errno));
-    s.files = calloc(p.n_shards + COMPANIONS + 1, sizeof *s.files);
+    s.files = calloc(p.n_shards + CHECKPOINT_COMPANIONS + 1, sizeof *s.files);
     if (status == 0)
         status = s.files ? write_split(&s, err) : fail(err, "%s: not enough memory", directory);
     for (size_t i = 0; i < s.n; i++)

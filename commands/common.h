@@ -270,7 +270,7 @@ void print_tensor(const SafetensorsTensor *t);
 void info_warnings(const SafetensorsFile *f);
 void info_summary(const Checkpoint *c); /* sizes, counts, dtypes, metadata, files */
 void info_map(const Checkpoint *c); /* the three parts, and who shares the data; as wide as the terminal */
-void info_model(const Checkpoint *c); /* config, tokenizer, and whether it fits the memory */
-void info_json(const Checkpoint *c, const char *find);
+void info_model(Checkpoint *c); /* config, tokenizer, and whether it fits the memory */
+void info_json(Checkpoint *c, const char *find);
 
 #endif

@@ -423,7 +423,7 @@ static Tokenizer *find_tokenizer(const Checkpoint *c, char err[512])
     return tokenizer_open(c->directory, err);
 }
 
-void info_model(const Checkpoint *c)
+void info_model(Checkpoint *c)
 {
     Config config;
     char err[512];
@@ -515,7 +515,7 @@ static JsonValue *read_config_json(const Checkpoint *c, char **text)
     return *text ? json_parse(*text, length, err) : NULL;
 }
 
-static void write_model_json(const Checkpoint *c, const char *find)
+static void write_model_json(Checkpoint *c, const char *find)
 {
     Config config;
     char err[512], *text;
@@ -554,7 +554,7 @@ static void write_model_json(const Checkpoint *c, const char *find)
     printf("}\n");
 }
 
-void info_json(const Checkpoint *c, const char *find)
+void info_json(Checkpoint *c, const char *find)
 {
     if (c->from_directory) {
         write_model_json(c, find);

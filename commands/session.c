@@ -65,21 +65,23 @@ void open_checkpoint(Checkpoint *c, const char *model)
     free(path);
 }
 
+static bool is_in_folder(const Checkpoint *c, const char *name, const char *path)
+{
+    size_t size = strlen(c->directory) + strlen(name) + 2;
+    char *file = must(malloc(size));
+    snprintf(file, size, "%s/%s", c->directory, name);
+    bool same = disk_same(path, file);
+    free(file);
+    return same;
+}
+
 bool is_model_file(const Checkpoint *c, const char *path)
 {
-    static const char *const names[] = {"model.safetensors.index.json", "config.json", "generation_config.json",
-                                        "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt",
-                                        "chat_template.jinja"};
-    bool found = false;
+    bool found = is_in_folder(c, "model.safetensors.index.json", path);
     for (size_t i = 0; i < checkpoint_file_count(c); i++)
         found = found || disk_same(path, checkpoint_file(c, i)->path);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        size_t size = strlen(c->directory) + strlen(names[i]) + 2;
-        char *file = must(malloc(size));
-        snprintf(file, size, "%s/%s", c->directory, names[i]);
-        found = found || disk_same(path, file);
-        free(file);
-    }
+    for (size_t i = 0; i < CHECKPOINT_COMPANIONS; i++)
+        found = found || is_in_folder(c, checkpoint_companions[i], path);
     return found;
 }
 
@@ -245,24 +247,11 @@ static void loading(void *context, uint64_t done, uint64_t total)
     progress("loading the weights", done, total);
 }
 
-/* All of the files will be read. The system's cache then holds them in pieces of 2 MiB, if it doesn't yet hold them
- * otherwise: this start and all later ones need 500 entries of the page table where it would be 250,000. */
-static void want_large_pieces(const Checkpoint *c)
-{
-#ifdef MADV_HUGEPAGE
-    for (size_t i = 0; i < checkpoint_file_count(c); i++)
-        madvise(checkpoint_file(c, i)->mapped, checkpoint_file(c, i)->mapped_size, MADV_HUGEPAGE);
-#else
-    (void)c;
-#endif
-}
-
 static void load_weights(Session *s, WeightMode mode)
 {
     SafetensorsFile *st = &s->checkpoint.st;
     st->progress = loading;
     s->model.weights.mode = fitting_mode(s, mode);
-    want_large_pieces(&s->checkpoint);
     if (safetensors_load_weights(st, &s->model.config, &s->model.weights))
         die(EXIT_FAILED, "%s", st->error);
     check_sizes(&s->checkpoint);
