@@ -22,29 +22,39 @@ BIN ?= run
 FUZZ_SECONDS ?= 10
 SOAK_SECONDS ?= 60
 WARNINGS = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes
-FLAGS = -std=c11 -O3 -g -ffp-contract=off -D_GNU_SOURCE $(WARNINGS) $(EXTRA) $(CFLAGS)
+FLAGS = -std=c11 -O3 -g -ffp-contract=off -I. $(WARNINGS) $(EXTRA) $(CPPFLAGS) $(CFLAGS)
 LIBS = -lm -lpthread
 
-ROOMS = $(filter-out run.c,$(wildcard *.c))
+MODULES = $(filter-out run.c,$(wildcard *.c)) $(wildcard base/*.c kernels/*.c tokenizer/*.c generate/*.c checkpoint/*.c)
 PROGRAM = run.c $(wildcard commands/*.c)
-OBJECTS = $(patsubst %.c,$(BUILD)/%.o,$(ROOMS) $(PROGRAM))
-ROOM_OBJECTS = $(patsubst %.c,$(BUILD)/%.o,$(ROOMS))
+OBJECTS = $(patsubst %.c,$(BUILD)/%.o,$(MODULES) $(PROGRAM))
+MODULE_OBJECTS = $(patsubst %.c,$(BUILD)/%.o,$(MODULES))
 TESTS = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 
 all: $(BIN)
 
-$(BIN): $(OBJECTS)
-	$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
+$(V).SILENT: # short lines; with V=1 this is a target that nobody asks for, and make prints whole commands
 
-$(BUILD)/%.o: %.c
+$(BIN): $(OBJECTS)
+	@echo "  link $@"
+	$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(OBJECTS) $(LIBS)
+
+$(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
+	@echo "  cc $<"
 	$(CC) $(FLAGS) -MMD -MP -c -o $@ $<
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(ROOM_OBJECTS)
-	$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LIBS)
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(MODULE_OBJECTS)
+	@echo "  link $@"
+	$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS)
+
+# changes when the compiler or its flags do, so that everything is built again
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CC) $(FLAGS)' | cmp -s - $@ || echo '$(CC) $(FLAGS)' >$@
 
 # KERNELS: flags for the files whose intrinsics sanitizers take minutes to compile
-$(BUILD)/matmul_x86.o $(BUILD)/attention.o: FLAGS += $(KERNELS)
+$(patsubst %.c,$(BUILD)/%.o,$(wildcard kernels/*.c)): FLAGS += $(KERNELS)
 
 -include $(OBJECTS:.o=.d) $(TESTS:=.d)
 
@@ -75,7 +85,7 @@ valgrind: $(LIGHT:%=$(BUILD)/tests/test_%)
 		valgrind -q --error-exitcode=9 --leak-check=full $$own $(BUILD)/tests/test_$$t || exit 1; \
 	done
 
-FUZZ_OBJECTS = $(ROOM_OBJECTS) $(patsubst %,$(BUILD)/commands/%.o,common options session info slice generate)
+FUZZ_OBJECTS = $(MODULE_OBJECTS) $(patsubst %,$(BUILD)/commands/%.o,common options session info slice generate)
 $(BUILD)/tests/fuzz: $(BUILD)/tests/fuzz.o $(FUZZ_OBJECTS)
 	$(CC) $(FLAGS) $(LDFLAGS) -Wl,--wrap=exit -o $@ $^ $(LIBS)
 
@@ -83,7 +93,7 @@ fuzz:
 	FUZZ_SECONDS=$(FUZZ_SECONDS) MAKE="$(MAKE)" tests/fuzz.sh
 
 faults: $(BIN)
-	RUN=./$(BIN) CC="$(CC)" OBJECTS="$(ROOM_OBJECTS)" tests/faults.sh
+	RUN=./$(BIN) CC="$(CC)" OBJECTS="$(MODULE_OBJECTS)" tests/faults.sh
 	RUN=./$(BIN) tests/limits.sh
 
 mutants:
@@ -122,4 +132,5 @@ help:
 	@sed -n 's/^# make/make/p' Makefile
 
 .PHONY: all test asan tsan msan valgrind fuzz faults mutants coverage soak builds aarch64 static install uninstall clean help
+FORCE:
 .SECONDARY:

@@ -14,13 +14,11 @@
  *
  * parse_value() calls itself through arrays and objects, JSON_MAX_DEPTH times at most: a deeper text is refused.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "json.h"
 
 #include <ctype.h>
 #include <float.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -91,7 +89,7 @@ static int peek(const Parser *p)
 }
 
 /* "byte N: " and a sentence. N counts from 0. */
-__attribute__((format(printf, 3, 4))) static int fail(const Parser *p, const char *at, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static int reject(const Parser *p, const char *at, const char *fmt, ...)
 {
     int n = snprintf(p->err, 512, "byte %zu: ", (size_t)(at - p->start));
     va_list args;
@@ -105,10 +103,10 @@ __attribute__((format(printf, 3, 4))) static int fail(const Parser *p, const cha
 static int fail_expected(const Parser *p, const char *at, const char *expected)
 {
     if (at >= p->end)
-        return fail(p, at, "found the end of the text, expected %s", expected);
+        return reject(p, at, "found the end of the text, expected %s", expected);
     if (*at > ' ' && *at < 0x7f)
-        return fail(p, at, "found '%c', expected %s", *at, expected);
-    return fail(p, at, "found byte 0x%02x, expected %s", (unsigned char)*at, expected);
+        return reject(p, at, "found '%c', expected %s", *at, expected);
+    return reject(p, at, "found byte 0x%02x, expected %s", (unsigned char)*at, expected);
 }
 
 /* Many bytes are looked at eight at a time, as one number; the first byte is its lowest. */
@@ -190,12 +188,12 @@ static const char *skip_escape(const Parser *p, const char *s)
         return s + 2;
     int unit = hex4(s + 2, p->end);
     if (unit < 0)
-        return fail(p, s, "found \\u, expected four hexadecimal digits after it"), NULL;
+        return reject(p, s, "found \\u, expected four hexadecimal digits after it"), NULL;
     if (unit < 0xd800 || unit > 0xdfff)
         return s + 6;
     if (unit < 0xdc00 && p->end - s >= 12 && s[6] == '\\' && s[7] == 'u' && hex4(s + 8, p->end) >> 10 == 0xdc00 >> 10)
         return s + 12;
-    fail(p, s, "found \\u%.4s, expected both halves of a surrogate pair, \\ud800..dbff then \\udc00..dfff", s + 2);
+    reject(p, s, "found \\u%.4s, expected both halves of a surrogate pair, \\ud800..dbff then \\udc00..dfff", s + 2);
     return NULL;
 }
 
@@ -248,18 +246,18 @@ static int parse_string(Parser *p, const char **text, size_t *length)
             if (!whole)
                 return fail_expected(p, s, "UTF-8");
         } else {
-            return fail(p, s, "found byte 0x%02x in a string, expected it to be written \\u%04x", *s, *s);
+            return reject(p, s, "found byte 0x%02x in a string, expected it to be written \\u%04x", *s, *s);
         }
     }
     if (s == p->end)
-        return fail(p, s, "found the end of the text, expected '\"' to close the string of byte %zu",
+        return reject(p, s, "found the end of the text, expected '\"' to close the string of byte %zu",
                     (size_t)(p->at - p->start));
     *text = begin;
     *length = (size_t)(s - begin);
     if (escapes) {
         char *copy = allocate(p->document, *length);
         if (!copy)
-            return fail(p, p->at, "not enough memory");
+            return reject(p, p->at, "out of memory");
         *text = copy;
         *length = (size_t)(unescape(copy, begin, s) - copy);
     }
@@ -318,13 +316,13 @@ static int parse_number(Parser *p, JsonValue *v)
     if (p->at == p->end) { /* the whole text is a number: strtod() needs something behind it */
         char *copy = allocate(p->document, v->length + 1);
         if (!copy)
-            return fail(p, p->at, "not enough memory");
+            return reject(p, p->at, "out of memory");
         memcpy(copy, begin, v->length);
         copy[v->length] = 0;
         v->text = copy;
     }
     if ((exponent || v->length > DBL_MAX_10_EXP) && isinf(strtod(v->text, NULL)))
-        return fail(p, begin, "found %.*s, expected a number within the doubles", v->length < 40 ? (int)v->length : 40,
+        return reject(p, begin, "found %.*s, expected a number within the doubles", v->length < 40 ? (int)v->length : 40,
                     begin);
     return 0;
 }
@@ -354,7 +352,7 @@ static JsonValue *add_member(Parser *p, JsonValue *list, JsonValue **link)
 {
     JsonValue *v = allocate(p->document, sizeof *v);
     if (!v)
-        return fail(p, p->at, "not enough memory"), NULL;
+        return reject(p, p->at, "out of memory"), NULL;
     *v = (JsonValue){0};
     *link = v;
     list->length++;
@@ -385,7 +383,7 @@ static int parse_key(Parser *p, JsonValue *v)
     if (parse_string(p, &v->key, &length))
         return -1;
     if (length > UINT32_MAX)
-        return fail(p, p->at, "found a name of %zu bytes, expected less than 4 GiB", length);
+        return reject(p, p->at, "found a name of %zu bytes, expected less than 4 GiB", length);
     v->key_length = (uint32_t)length;
     if (skip_space(p) != ':')
         return fail_expected(p, p->at, "':'");
@@ -422,7 +420,7 @@ static int parse_value(Parser *p, JsonValue *v, int depth)
 {
     int c = skip_space(p);
     if ((c == '{' || c == '[') && depth == JSON_MAX_DEPTH)
-        return fail(p, p->at, "found '%c' inside of %d arrays and objects, expected no deeper nesting", c, depth);
+        return reject(p, p->at, "found '%c' inside of %d arrays and objects, expected no deeper nesting", c, depth);
     if (c == '"') {
         v->type = JSON_STRING;
         return parse_string(p, &v->text, &v->length);
@@ -449,7 +447,7 @@ JsonValue *json_parse(const char *text, size_t length, char err[512])
     Document *d = calloc(1, sizeof *d);
     Parser p = {text, text, text + length, d, err};
     if (!d)
-        return fail(&p, text, "not enough memory"), NULL;
+        return reject(&p, text, "out of memory"), NULL;
     if (parse_value(&p, &d->root, 0) == 0) {
         skip_space(&p);
         if (p.at == p.end)
@@ -530,6 +528,65 @@ int json_bool(const JsonValue *value, bool *out)
     if (!value || (value->type != JSON_TRUE && value->type != JSON_FALSE))
         return -1;
     *out = value->type == JSON_TRUE;
+    return 0;
+}
+
+/* ---- typed look-ups ---------------------------------------------------------------------------------------------- */
+
+const JsonValue *json_lookup(const JsonLookup *l, const char *key)
+{
+    const JsonValue *v = json_get(l->object, key);
+    return v && v->type != JSON_NULL ? v : NULL;
+}
+
+int json_lookup_size(const JsonLookup *l, const char *key, size_t least, size_t most, size_t *out)
+{
+    const JsonValue *v = json_lookup(l, key);
+    uint64_t n;
+    if (!v)
+        return 0;
+    if (json_u64(v, &n) || n < least || n > most) {
+        if (most == SIZE_MAX)
+            return fail(l->err, "%s: \"%s\" must be a whole number of %zu or more", l->file, key, least);
+        return fail(l->err, "%s: \"%s\" must be a whole number from %zu to %zu", l->file, key, least, most);
+    }
+    *out = (size_t)n;
+    return 0;
+}
+
+int json_lookup_number(const JsonLookup *l, const char *key, double least, double most, double *out)
+{
+    const JsonValue *v = json_lookup(l, key);
+    double n;
+    if (!v)
+        return 0;
+    if (json_double(v, &n))
+        return fail(l->err, "%s: \"%s\" must be a number", l->file, key);
+    if (!(n >= least && n <= most))
+        return fail(l->err, "%s: \"%s\" must be a number from %g to %g", l->file, key, least, most);
+    *out = n;
+    return 0;
+}
+
+int json_lookup_bool(const JsonLookup *l, const char *key, bool *out)
+{
+    const JsonValue *v = json_lookup(l, key);
+    if (v && json_bool(v, out))
+        return fail(l->err, "%s: \"%s\" must be true or false", l->file, key);
+    return 0;
+}
+
+int json_lookup_ids(const JsonLookup *l, const char *key, int *ids, size_t most, size_t *n)
+{
+    const JsonValue *v = json_lookup(l, key);
+    bool is_list = v && v->type == JSON_ARRAY;
+    *n = 0;
+    for (const JsonValue *e = is_list ? v->child : v; e; e = is_list ? e->next : NULL) {
+        uint64_t id;
+        if (*n == most || json_u64(e, &id) || id > INT_MAX)
+            return fail(l->err, "%s: \"%s\" must be a token id or a list of at most %zu", l->file, key, most);
+        ids[(*n)++] = (int)id;
+    }
     return 0;
 }
 

@@ -7,9 +7,8 @@
 #ifndef JSON_H
 #define JSON_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
+
 #include <stdio.h>
 
 #define JSON_MAX_DEPTH 127 /* what the reference's parser takes: it stops at the 128th level */
@@ -53,6 +52,20 @@ int json_u64(const JsonValue *value, uint64_t *out);  /* -1 unless it is 0..2^64
 int json_i64(const JsonValue *value, int64_t *out);   /* -1 unless it is -2^63..2^63-1, written without . and e */
 int json_double(const JsonValue *value, double *out); /* any number of a parsed tree, correctly rounded; else -1 */
 int json_bool(const JsonValue *value, bool *out);
+
+/* Typed look-ups in an object of a file that people edit. A key that is missing or null leaves *out as it was; a value of
+ * another kind, or out of range, is -1 and a sentence that names the file, the key and what is asked for. */
+typedef struct {
+    const JsonValue *object; /* NULL: has no keys */
+    const char *file;
+    char *err; /* [512] */
+} JsonLookup;
+int json_lookup_size(const JsonLookup *l, const char *key, size_t least, size_t most, size_t *out);
+int json_lookup_number(const JsonLookup *l, const char *key, double least, double most, double *out);
+int json_lookup_bool(const JsonLookup *l, const char *key, bool *out);
+/* A token id or a list of at most `most` ids; *n is 0 without the key. */
+int json_lookup_ids(const JsonLookup *l, const char *key, int *ids, size_t most, size_t *n);
+const JsonValue *json_lookup(const JsonLookup *l, const char *key); /* NULL: missing or null */
 
 /* Writers. They print to out and leave errors to its ferror(). */
 typedef enum {

@@ -2,8 +2,8 @@
 #ifndef NET_H
 #define NET_H
 
-#include "json.h"
-#include "matmul.h"
+#include "base/base.h"
+#include "kernels/matmul.h"
 
 typedef enum { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN } RopeType;
 
@@ -29,9 +29,7 @@ typedef struct {
     size_t n_eos;
 } Config;
 
-/* Reads config.json's text; name is what messages call it. Refuses, by name, what forward() doesn't compute. */
-int config_parse(Config *c, const char *text, size_t length, const char *name, char err[512]);
-void config_free(Config *c);
+void config_free(Config *c); /* checkpoint/config.h reads one */
 
 /* How weights are held; see README. */
 typedef enum { MODE_F32, MODE_BF16, MODE_Q8, MODE_Q4 } WeightMode;
@@ -55,10 +53,16 @@ typedef struct {
     Matrix embedding, head;   /* what forward() reads: views into the arrays above, into the mapping, */
     Matrix *q, *k, *v, *o;    /* or into quantised storage; [layer] each */
     Matrix *gate, *up, *down; /* [layer] */
-    void *storage;            /* one allocation (or mapping) that the arrays and quantised matrices live in */
-    size_t storage_size;
-    WeightMode mode; /* set by the caller before loading */
+    void *storage;            /* of quantized matrices, and of those that are not viewed where they lie */
+    WeightMode mode;
 } TransformerWeights;
+
+/* Room in w (zeroed) for norms and biases stacked by layer, for the views, and with `arrays` for the seven projections
+ * as float32. The embedding, the last norm and the head come from elsewhere. -1: out of memory. */
+int weights_allocate(TransformerWeights *w, const Config *c, bool arrays);
+/* Set the views of weights that are all there as float32. */
+void weights_view_arrays(TransformerWeights *w, const Config *c);
+void weights_free(TransformerWeights *w); /* everything; also what was filled only in part */
 
 typedef struct {
     Config config;

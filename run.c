@@ -3,9 +3,6 @@
  * The others are in commands/.
  *
  * Exit codes: 0 success, 1 a bad file or a failed run, 2 wrong usage, 130 after Ctrl-C. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include "commands/common.h"
 #include "commands/slice.h"
 

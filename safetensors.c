@@ -10,36 +10,318 @@
  *     float value;
  *     memcpy(&value, &bits, sizeof value);
  *
- * So numbers leave the file by memcpy() only, here and in matmul.c, which has the loops for BF16 and F16.
+ * So numbers leave the file by memcpy() only, here and in kernels/.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "safetensors_header.h"
+#include "safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "threads.h"
-
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "a checkpoint's numbers are little-endian and are computed with as they lie: this machine is big-endian"
-#endif
-
-#ifndef MADV_HUGEPAGE /* Linux */
-#define MADV_HUGEPAGE MADV_NORMAL
-#endif
+#include "base/hash.h"
+#include "base/memory.h"
+#include "base/threads.h"
+#include "kernels/vector.h"
 
 #define MAX_HEADER 100000000 /* the reference library's limit */
-#define LAYER_NAME "model.layers.%d.%s"
 
-/* ---- validation -------------------------------------------------------------------------------------------------- */
+/* ---- types of numbers, messages ---------------------------------------------------------------------------------- */
+
+/* In the order of Dtype: name, bits of an element. Several elements below a byte must fill whole bytes. */
+static const struct {
+    char name[12];
+    size_t bits;
+} dtypes[] = {
+    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
+    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+    {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+    {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
+};
+_Static_assert(COUNT_OF(dtypes) == DTYPE_COUNT, "a Dtype has no row in the table");
+
+const char *dtype_name(Dtype dtype)
+{
+    return dtypes[dtype].name;
+}
+
+size_t dtype_bits(Dtype dtype)
+{
+    return dtypes[dtype].bits;
+}
+
+int dtype_parse(const char *text, size_t length, Dtype *dtype)
+{
+    for (size_t i = 0; i < DTYPE_COUNT; i++)
+        if (strlen(dtypes[i].name) == length && memcmp(dtypes[i].name, text, length) == 0) {
+            *dtype = (Dtype)i;
+            return 0;
+        }
+    return -1;
+}
+
+/* Write `PATH: tensor "NAME": sentence` into st->error (without the name if t is NULL) and return -1. */
+__attribute__((format(printf, 3, 4))) static int fail_file(SafetensorsFile *st, const SafetensorsTensor *t,
+                                                           const char *fmt, ...)
+{
+    const char *path = t ? t->file->path : st->path;
+    char shown[TEXT_PRINTABLE];
+    size_t size = sizeof st->error, used;
+    used = (size_t)snprintf(st->error, size, "%s: ", path ? text_printable(path, strlen(path), shown) : "file");
+    if (t)
+        used += (size_t)snprintf(st->error + used, size - used,
+                                 "tensor \"%s\": ", text_printable(t->name, t->name_length, shown));
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(st->error + used, size - used, fmt, args);
+    va_end(args);
+    return -1;
+}
+
+/* ---- the three parts: length, header, data ----------------------------------------------------------------------- */
+
+uint64_t read_u64_le(const unsigned char *b)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < 8; i++)
+        v |= (uint64_t)b[i] << (8 * i);
+    return v;
+}
+
+static int map_file(SafetensorsFile *st)
+{
+    char why[512];
+    size_t file_size;
+    int fd = st->fd = file_open(st->path, &file_size, why);
+    if (fd < 0)
+        return fail_file(st, NULL, "%.200s", why);
+    st->truncated = file_size < 8;
+    if (st->truncated)
+        return fail_file(st, NULL, "%zu byte%s missing: the file has %zu, and the length of the header alone takes 8",
+                         8 - file_size, file_size == 7 ? "" : "s", file_size);
+    void *map = st->read_into_memory ? file_map_copy(fd, file_size, st->progress, st->progress_context)
+                                     : mmap(NULL, file_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (!map || map == MAP_FAILED)
+        return fail_file(st, NULL, "cannot %s %zu bytes: %s", st->read_into_memory ? "read" : "map", file_size,
+                         errno == ENODATA ? "the file became shorter" : strerror(errno));
+    st->mapped = map;
+    st->mapped_size = file_size;
+    return 0;
+}
+
+/* The header's length, its text, and the tree of its values. */
+static int read_header(SafetensorsFile *st)
+{
+    uint64_t length = read_u64_le(st->mapped), room = st->mapped_size - 8;
+    if (length > MAX_HEADER)
+        return fail_file(st, NULL,
+                         "the first 8 bytes announce a header of %" PRIu64 " bytes, but at most %d are allowed", length,
+                         MAX_HEADER);
+    if (length > room) {
+        st->truncated = true;
+        return fail_file(
+            st, NULL, "%" PRIu64 " byte%s missing at the end: the file has %zu, its header alone takes 8 + %" PRIu64,
+            length - room, length - room == 1 ? "" : "s", st->mapped_size, length);
+    }
+    st->header_len = (size_t)length;
+    st->data = st->mapped + 8 + st->header_len;
+    st->data_size = st->mapped_size - 8 - st->header_len;
+    st->header_json = malloc(st->header_len + 1);
+    if (!st->header_json)
+        return fail_file(st, NULL, "out of memory for a header of %zu bytes", st->header_len);
+    memcpy(st->header_json, st->mapped + 8, st->header_len);
+    st->header_json[st->header_len] = '\0';
+    if (st->header_len > 0 && st->header_json[st->header_len - 1] == '\0')
+        return fail_file(st, NULL, "the header is padded with NUL bytes; only spaces are allowed");
+    char why[512];
+    st->header = json_parse(st->header_json, st->header_len, why);
+    if (!st->header)
+        return fail_file(st, NULL, "the header is not valid JSON: %.200s", why);
+    return st->header->type == JSON_OBJECT ? 0 : fail_file(st, NULL, "the header must be a JSON object");
+}
+
+/* ---- the header's entries ---------------------------------------------------------------------------------------- */
+
+/* Where the table of names has the name's index, or the empty slot where it would go. */
+static uint32_t *lookup_slot(const SafetensorsFile *st, const char *name, size_t length)
+{
+    for (size_t i = (size_t)hash_bytes(name, length, (uintptr_t)st->lookup);; i++) {
+        uint32_t *slot = &st->lookup[i & (st->lookup_size - 1)];
+        const SafetensorsTensor *t = *slot ? &st->tensors[*slot - 1] : NULL;
+        if (!t || (t->name_length == length && memcmp(t->name, name, length) == 0))
+            return slot;
+    }
+}
+
+static int allocate_tensors(SafetensorsFile *st, size_t n)
+{
+    st->lookup_size = 2;
+    while (st->lookup_size / 2 < n)
+        st->lookup_size *= 2;
+    st->lookup = calloc(st->lookup_size, sizeof *st->lookup);
+    st->tensors = calloc(n + 1, sizeof *st->tensors);
+    if (!st->lookup || !st->tensors || n >= UINT32_MAX)
+        return fail_file(st, NULL, "out of memory for %zu tensors", n);
+    return 0;
+}
+
+/* Add t to the list and the table. True if it replaced the one of that name. */
+static bool add_tensor(SafetensorsFile *st, const SafetensorsTensor *t)
+{
+    uint32_t *slot = lookup_slot(st, t->name, t->name_length);
+    bool replaces = *slot;
+    if (!replaces)
+        *slot = (uint32_t)++st->n_tensors;
+    st->tensors[*slot - 1] = *t;
+    return replaces;
+}
+
+/* The value of `name` in a tensor's entry, or NULL if it is missing or there twice. The reference library also takes an
+ * entry that is the array [dtype, shape, data_offsets]. */
+static const JsonValue *entry_value(const JsonValue *entry, const char *name, size_t index)
+{
+    const JsonValue *found = NULL;
+    if (entry->type == JSON_ARRAY && entry->length == 3) {
+        for (found = entry->child; index > 0; index--)
+            found = found->next;
+        return found;
+    }
+    if (entry->type != JSON_OBJECT)
+        return NULL;
+    for (const JsonValue *v = entry->child; v; v = v->next) {
+        if (!json_key_is(v, name))
+            continue;
+        if (found)
+            return NULL;
+        found = v;
+    }
+    return found;
+}
+
+/* A string, or {"F32": null}, which is the same to the reference library. */
+static int read_dtype(SafetensorsFile *st, SafetensorsTensor *t, const JsonValue *v)
+{
+    bool is_object = v->type == JSON_OBJECT && v->length == 1 && v->child->type == JSON_NULL;
+    const char *text = is_object ? v->child->key : v->text;
+    size_t length = is_object ? v->child->key_length : v->length;
+    char shown[TEXT_PRINTABLE];
+    if (!is_object && v->type != JSON_STRING)
+        return fail_file(st, t, "dtype must be a string");
+    if (dtype_parse(text, length, &t->dtype) != 0)
+        return fail_file(st, t, "unknown dtype \"%s\"", text_printable(text, length, shown));
+    return 0;
+}
+
+/* An array of sizes: whole numbers from 0 to 2^64-1, written as such. 8.0, 8e0 and -0 are refused. */
+static int read_sizes(SafetensorsFile *st, const SafetensorsTensor *t, const char *what, const JsonValue *array,
+                      uint64_t *out)
+{
+    char shown[TEXT_PRINTABLE] = "another kind of value";
+    if (array->type != JSON_ARRAY)
+        return fail_file(st, t, "%s must be an array", what);
+    for (const JsonValue *v = array->child; v; v = v->next) {
+        if (json_u64(v, out++) == 0)
+            continue;
+        if (v->type == JSON_INTEGER || v->type == JSON_REAL)
+            text_printable(v->text, v->length, shown);
+        return fail_file(st, t, "%s must hold whole numbers from 0 to 2^64-1, found %s", what, shown);
+    }
+    return 0;
+}
+
+/* Read an entry of the header into t; shape has room for its shape. Whether the values agree is not looked at here. */
+static int read_entry(SafetensorsFile *st, const JsonValue *entry, uint64_t *shape, SafetensorsTensor *t)
+{
+    static const char *const names[3] = {"dtype", "shape", "data_offsets"};
+    const JsonValue *values[3];
+    uint64_t offsets[2];
+    *t = (SafetensorsTensor){.name = entry->key, .name_length = entry->key_length, .shape = shape, .file = st};
+    for (size_t i = 0; i < 3; i++) {
+        values[i] = entry_value(entry, names[i], i);
+        if (!values[i])
+            return fail_file(st, t, "its entry must be an object with exactly one \"%s\"", names[i]);
+    }
+    if (values[2]->type == JSON_ARRAY && values[2]->length != 2)
+        return fail_file(st, t, "data_offsets must be two numbers, found %zu", values[2]->length);
+    if (read_dtype(st, t, values[0]) != 0 || read_sizes(st, t, names[1], values[1], shape) != 0 ||
+        read_sizes(st, t, names[2], values[2], offsets) != 0)
+        return -1;
+    t->rank = values[1]->length;
+    t->offset = offsets[0];
+    t->length = offsets[1] - offsets[0]; /* wraps when they are reversed, which check_tensor() sees */
+    return 0;
+}
+
+static int check_metadata(SafetensorsFile *st, const JsonValue *metadata)
+{
+    char shown[TEXT_PRINTABLE];
+    if (metadata->type != JSON_OBJECT && metadata->type != JSON_NULL)
+        return fail_file(st, NULL, "__metadata__ must be an object");
+    for (const JsonValue *v = metadata->child; v; v = v->next)
+        if (v->type != JSON_STRING)
+            return fail_file(st, NULL, "__metadata__ must map text to text; \"%s\" has another value",
+                             text_printable(v->key, v->key_length, shown));
+    return 0;
+}
+
+/* Fill st->tensors from st->header. Of equal names the last counts, as in the reference library. */
+static int read_entries(SafetensorsFile *st)
+{
+    const JsonValue *metadata = NULL;
+    /* a size and the comma or bracket behind it take at least two bytes of the header */
+    uint64_t *shape = st->shapes = malloc(st->header_len / 2 * sizeof *shape);
+    if (!shape)
+        return fail_file(st, NULL, "out of memory for a header of %zu bytes", st->header_len);
+    if (allocate_tensors(st, st->header->length) != 0)
+        return -1;
+    for (const JsonValue *v = st->header->child; v; v = v->next) {
+        SafetensorsTensor t;
+        if (json_key_is(v, "__metadata__")) {
+            if (metadata)
+                return fail_file(st, NULL, "__metadata__ is there twice");
+            if (check_metadata(st, metadata = v) != 0)
+                return -1;
+            continue;
+        }
+        if (read_entry(st, v, shape, &t) != 0)
+            return -1;
+        shape += t.rank;
+        if (add_tensor(st, &t) && !st->repeated_names)
+            st->repeated_names = v;
+    }
+    return 0;
+}
+
+/* ---- do the tensors cover the data? ------------------------------------------------------------------------------ */
+
+/* data_offsets must be in order, and as far apart as dtype and shape need. Counts the elements. */
+static int check_tensor(SafetensorsFile *st, SafetensorsTensor *t)
+{
+    uint64_t end = t->offset + t->length, bits;
+    const char *dtype = dtype_name(t->dtype);
+    char shape[SHAPE_TEXT];
+    shape_text(t->shape, t->rank, shape);
+    if (end < t->offset)
+        return fail_file(st, t, "data_offsets [%" PRIu64 ", %" PRIu64 ") end before they begin", t->offset, end);
+    bool overflow = false;
+    t->elements = 1;
+    for (size_t i = 0; i < t->rank && !overflow; i++) /* in this order: [0,2^63,2] fits, [2^63,2,0] does not */
+        overflow = __builtin_mul_overflow(t->elements, t->shape[i], &t->elements);
+    if (overflow || __builtin_mul_overflow(t->elements, (uint64_t)dtype_bits(t->dtype), &bits))
+        return fail_file(st, t, "the size of %s %s does not fit 64 bits", dtype, shape);
+    if (bits % 8 != 0)
+        return fail_file(st, t, "%s %s takes %" PRIu64 " bits, not a whole number of bytes", dtype, shape, bits);
+    if (bits / 8 != t->length)
+        return fail_file(st, t,
+                         "data_offsets [%" PRIu64 ", %" PRIu64 ") hold %" PRIu64 " bytes, but %s %s needs %" PRIu64,
+                         t->offset, end, t->length, dtype, shape, bits / 8);
+    return 0;
+}
 
 /* By offset; an empty tensor comes before one that starts at the same byte. */
 static int compare_offsets(const void *left, const void *right)
@@ -49,8 +331,10 @@ static int compare_offsets(const void *left, const void *right)
         return a->offset < b->offset ? -1 : 1;
     if (a->length != b->length)
         return a->length < b->length ? -1 : 1;
-    int order = memcmp(a->name, b->name, a->name_length < b->name_length ? a->name_length : b->name_length);
-    return order ? order : a->name_length < b->name_length ? -1 : 1;
+    int order = memcmp(a->name, b->name, MIN(a->name_length, b->name_length));
+    if (order == 0)
+        order = a->name_length < b->name_length ? -1 : 1;
+    return order;
 }
 
 /* Most files are in order already. */
@@ -64,10 +348,10 @@ static void sort_tensors(SafetensorsFile *st)
     qsort(st->tensors, st->n_tensors, sizeof *st->tensors, compare_offsets);
     memset(st->lookup, 0, st->lookup_size * sizeof *st->lookup);
     for (i = 0; i < st->n_tensors; i++)
-        *safetensors_place(st, st->tensors[i].name, st->tensors[i].name_length) = (uint32_t)i + 1;
+        *lookup_slot(st, st->tensors[i].name, st->tensors[i].name_length) = (uint32_t)i + 1;
 }
 
-/* In order of offset the tensors must cover the data part exactly. */
+/* In order of offset the tensors must follow one another from the first byte of the data to the last. */
 static int check_cover(SafetensorsFile *st)
 {
     const char *again = st->repeated_names ? " (a name is there twice: its last entry counts)" : "";
@@ -75,121 +359,38 @@ static int check_cover(SafetensorsFile *st)
     sort_tensors(st);
     for (size_t i = 0; i < st->n_tensors; i++) {
         SafetensorsTensor *t = &st->tensors[i];
-        if (safetensors_check_tensor(st, t) != 0)
+        if (check_tensor(st, t) != 0)
             return -1;
         bool hole = t->offset > end;
         if (t->offset != end)
-            return safetensors_fail(st, t,
-                                    "starts at byte %" PRIu64 " of the data, but what comes before it ends at %" PRIu64
-                                    ": %s of %" PRIu64 "%s",
-                                    t->offset, end, hole ? "a hole" : "an overlap",
-                                    hole ? t->offset - end : end - t->offset, again);
+            return fail_file(st, t,
+                             "starts at byte %" PRIu64 " of the data, but what comes before it ends at %" PRIu64
+                             ": %s of %" PRIu64 "%s",
+                             t->offset, end, hole ? "a hole" : "an overlap", hole ? t->offset - end : end - t->offset,
+                             again);
         end += t->length;
     }
-    bool cut = end > st->data_size;
-    uint64_t more = cut ? end - st->data_size : st->data_size - end;
+    st->truncated = end > st->data_size;
+    uint64_t more = st->truncated ? end - st->data_size : st->data_size - end;
     if (more > 0)
-        return safetensors_fail(
-            st, NULL, "%" PRIu64 " byte%s %s: the file has %zu, its header asks for 8 + %zu + %" PRIu64 "%s", more,
-            more == 1 ? "" : "s", cut ? "missing at the end" : "too many", st->mapped_size, st->header_len, end, again);
+        return fail_file(st, NULL,
+                         "%" PRIu64 " byte%s %s: the file has %zu, its header asks for 8 + %zu + %" PRIu64 "%s", more,
+                         more == 1 ? "" : "s", st->truncated ? "missing at the end" : "too many", st->mapped_size,
+                         st->header_len, end, again);
     return 0;
 }
 
 /* ---- open, close, find ------------------------------------------------------------------------------------------- */
 
-uint64_t read_u64_le(const unsigned char *p)
-{
-    uint64_t value = 0;
-    for (int i = 7; i >= 0; i--)
-        value = value << 8 | p[i];
-    return value;
-}
-
-/* With read_into_memory the mapping is anonymous memory, filled here; else the system reads what is touched. */
-static int read_part(SafetensorsFile *st, size_t begin, size_t end)
-{
-    const size_t most = (size_t)16 << 20;
-    while (st->read_into_memory && begin < end) {
-        ssize_t n = pread(st->fd, st->mapped + begin, end - begin < most ? end - begin : most, (off_t)begin);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return safetensors_fail(st, NULL, "cannot read byte %zu: %s", begin,
-                                    n ? strerror(errno) : "the file became shorter");
-        begin += (size_t)n;
-        if (st->progress)
-            st->progress(st->progress_context, begin, st->mapped_size);
-    }
-    return 0;
-}
-
-static int map_file(SafetensorsFile *st)
-{
-    struct stat info;
-    size_t size;
-    int fd = st->fd = open(st->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: not to wait at a pipe */
-    if (fd < 0 || fstat(fd, &info) != 0)
-        return safetensors_fail(st, NULL, "%s", strerror(errno));
-    if (!S_ISREG(info.st_mode))
-        return safetensors_fail(st, NULL, "is %s", S_ISDIR(info.st_mode) ? "a folder, not a file" : "no regular file");
-    if (info.st_size < 8)
-        return safetensors_fail(st, NULL,
-                                "%d byte%s missing: the file has %d, and the length of the header alone takes 8",
-                                8 - (int)info.st_size, info.st_size == 7 ? "" : "s", (int)info.st_size);
-    if ((uint64_t)info.st_size > SIZE_MAX)
-        return safetensors_fail(st, NULL, "has %" PRIu64 " bytes, more than a program of %d bits can address",
-                                (uint64_t)info.st_size, (int)(8 * sizeof size));
-    size = st->mapped_size = (size_t)info.st_size;
-    void *mapped = st->read_into_memory ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
-                                        : mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (mapped == MAP_FAILED)
-        return safetensors_fail(st, NULL, "cannot map %zu bytes: %s", size, strerror(errno));
-    st->mapped = mapped;
-    if (st->read_into_memory)
-        madvise(mapped, size, MADV_HUGEPAGE);
-    return read_part(st, 0, 8);
-}
-
-/* The header's length, its text, and the tree of its values. */
-static int read_header(SafetensorsFile *st)
-{
-    uint64_t length = read_u64_le(st->mapped), room = st->mapped_size - 8;
-    if (length > MAX_HEADER)
-        return safetensors_fail(st, NULL,
-                                "the first 8 bytes announce a header of %" PRIu64 " bytes, but at most %d are allowed",
-                                length, MAX_HEADER);
-    if (length > room)
-        return safetensors_fail(
-            st, NULL, "%" PRIu64 " byte%s missing at the end: the file has %zu, its header alone takes 8 + %" PRIu64,
-            length - room, length - room == 1 ? "" : "s", st->mapped_size, length);
-    st->header_len = (size_t)length;
-    st->data = st->mapped + 8 + st->header_len; /* data = mapped + 8 + header_len */
-    st->data_size = st->mapped_size - 8 - st->header_len;
-    st->header_json = malloc(st->header_len + 1);
-    if (!st->header_json)
-        return safetensors_fail(st, NULL, "not enough memory for a header of %zu bytes", st->header_len);
-    if (read_part(st, 8, 8 + st->header_len) != 0)
-        return -1;
-    memcpy(st->header_json, st->mapped + 8, st->header_len);
-    st->header_json[st->header_len] = '\0';
-    if (st->header_len > 0 && st->header_json[st->header_len - 1] == '\0')
-        return safetensors_fail(st, NULL, "the header is padded with NUL bytes; only spaces are allowed");
-    char why[512];
-    st->header = json_parse(st->header_json, st->header_len, why);
-    if (!st->header)
-        return safetensors_fail(st, NULL, "the header is no valid JSON: %.200s", why);
-    return st->header->type == JSON_OBJECT ? 0 : safetensors_fail(st, NULL, "the header must be a JSON object");
-}
-
 int safetensors_open(const char *path, SafetensorsFile *st)
 {
     st->error[0] = '\0';
+    st->truncated = false;
     st->path = strdup(path);
     st->fd = -1;
     if (!st->path)
-        return safetensors_fail(st, NULL, "not enough memory");
-    if (map_file(st) == 0 && read_header(st) == 0 && safetensors_read_entries(st) == 0 && check_cover(st) == 0 &&
-        read_part(st, 8 + st->header_len, st->mapped_size) == 0)
+        return fail_file(st, NULL, "out of memory");
+    if (map_file(st) == 0 && read_header(st) == 0 && read_entries(st) == 0 && check_cover(st) == 0)
         return 0;
     safetensors_close(st);
     return -1;
@@ -207,13 +408,14 @@ void safetensors_close(SafetensorsFile *st)
     free(st->header_json);
     if (st->mapped)
         munmap(st->mapped, st->mapped_size);
-    if (st->path && st->fd >= 0) /* in a zeroed struct 0 is no open file */
+    if (st->path && st->fd >= 0) /* in a zeroed struct 0 is not an open file */
         close(st->fd);
     free(st->path);
     SafetensorsFile empty = {.fd = -1,
                              .read_into_memory = st->read_into_memory,
                              .progress = st->progress,
-                             .progress_context = st->progress_context};
+                             .progress_context = st->progress_context,
+                             .truncated = st->truncated};
     memcpy(empty.error, st->error, sizeof empty.error);
     *st = empty;
 }
@@ -223,29 +425,31 @@ int safetensors_join_shards(SafetensorsFile *st)
     size_t n = 0;
     for (size_t i = 0; i < st->n_shards; i++)
         n += st->shards[i].n_tensors;
-    if (safetensors_allocate(st, n) != 0)
+    if (allocate_tensors(st, n) != 0)
         return -1;
     for (size_t i = 0; i < st->n_shards; i++)
         for (size_t j = 0; j < st->shards[i].n_tensors; j++) {
             const SafetensorsTensor *t = &st->shards[i].tensors[j];
-            uint32_t place = *safetensors_place(st, t->name, t->name_length);
-            char shown[SAFETENSORS_PRINTABLE];
-            if (place) {
-                const char *other = st->tensors[place - 1].file->path;
-                return safetensors_fail(st, t, "is also in %s", safetensors_printable(other, strlen(other), shown));
+            uint32_t found = *lookup_slot(st, t->name, t->name_length);
+            char shown[TEXT_PRINTABLE];
+            if (found) {
+                const char *other = st->tensors[found - 1].file->path;
+                return fail_file(st, t, "is also in %s", text_printable(other, strlen(other), shown));
             }
-            safetensors_add(st, t);
+            add_tensor(st, t);
         }
     return 0;
 }
 
 int safetensors_find_n(SafetensorsFile *st, const char *name, size_t name_length, SafetensorsTensor *tensor)
 {
-    char shown[SAFETENSORS_PRINTABLE];
-    uint32_t place = st->lookup ? *safetensors_place(st, name, name_length) : 0;
-    if (!place)
-        return safetensors_fail(st, NULL, "there is no tensor \"%s\"", safetensors_printable(name, name_length, shown));
-    *tensor = st->tensors[place - 1];
+    char shown[TEXT_PRINTABLE];
+    uint32_t found = st->lookup ? *lookup_slot(st, name, name_length) : 0;
+    if (!found) {
+        fail_file(st, NULL, "there is no tensor \"%s\"", text_printable(name, name_length, shown));
+        return -1;
+    }
+    *tensor = st->tensors[found - 1];
     return 0;
 }
 
@@ -261,276 +465,135 @@ const unsigned char *safetensors_data(const SafetensorsTensor *tensor)
 
 /* ---- tensors as float32 ------------------------------------------------------------------------------------------ */
 
-static int check_computable(SafetensorsFile *st, const SafetensorsTensor *t)
-{
-    if (t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_F32 || t->dtype == DTYPE_F64)
-        return 0;
-    return safetensors_fail(st, t, "is %s; only BF16, F16, F32 and F64 can be computed with", dtype_name(t->dtype));
-}
+#define PIECE ((size_t)1 << 17) /* elements that a thread converts at a time */
 
-static void widen(float *out, const unsigned char *in, Dtype dtype, size_t n)
-{
-    if (dtype == DTYPE_BF16)
-        convert_bf16(out, in, n);
-    else if (dtype == DTYPE_F16)
-        convert_f16(out, in, n);
-    else if (dtype == DTYPE_F32)
-        memcpy(out, in, n * sizeof *out);
-    else /* F64 */
-        for (size_t i = 0; i < n; i++) {
-            double value;
-            memcpy(&value, in + i * sizeof value, sizeof value);
-            out[i] = (float)value;
-        }
-}
-
-/* Gives back the memory of the whole pages in a part of the mapping. They stay in the system's cache of the file and
- * return from there when touched. The page at either end is left: another thread may be reading it, and would bring
- * back much around it. */
-static void release_pages(const SafetensorsFile *st, const unsigned char *data, size_t length)
-{
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (size_t)(data - st->mapped);
-    size_t begin = (at + page - 1) / page * page, end = (at + length) / page * page;
-    if (!st->read_into_memory && begin < end)
-        madvise(st->mapped + begin, end - begin, MADV_DONTNEED);
-}
+static int read_floats(SafetensorsFile *st, const SafetensorsTensor *tensor, float *dst);
 
 typedef struct {
+    SafetensorsFile *st;
     const SafetensorsTensor *tensor;
-    float *out;
-    bool release;
-} Conversion;
+    float *dst;
+} Reading;
 
-static void convert_piece(void *context, size_t begin, size_t end, int thread)
+/* Give back the memory of a tensor that was read; it stays in the system's cache of the file. */
+static void release(const SafetensorsTensor *tensor)
 {
-    const Conversion *c = context;
-    size_t size = dtype_bits(c->tensor->dtype) / 8;
-    const unsigned char *in = safetensors_data(c->tensor) + begin * size;
+    if (!tensor->file->read_into_memory)
+        file_release_pages(safetensors_data(tensor), (size_t)tensor->length);
+}
+
+/* A piece of a tensor is a tensor, too. */
+static void read_piece(void *context, size_t begin, size_t end, int thread)
+{
+    const Reading *r = context;
+    size_t size = dtype_bits(r->tensor->dtype) / 8;
+    SafetensorsTensor piece = *r->tensor;
     (void)thread;
-    widen(c->out + begin, in, c->tensor->dtype, end - begin);
-    if (c->release)
-        release_pages(c->tensor->file, in, (end - begin) * size);
+    piece.offset += begin * size;
+    piece.elements = end - begin;
+    piece.length = piece.elements * size;
+    read_floats(r->st, &piece, r->dst + begin);
 }
 
-/* All of t to out, in parallel. */
-static void convert(const SafetensorsTensor *t, float *out, bool release)
+/* In parallel. An empty piece comes first: it fails if the dtype cannot be read. */
+static int read_pieces(SafetensorsFile *st, const SafetensorsTensor *tensor, float *dst)
 {
-    Conversion c = {t, out, release};
-    threads_for((size_t)t->elements, (size_t)1 << 17, convert_piece, &c);
-    if (release)
-        release_pages(t->file, safetensors_data(t), (size_t)t->length);
+    Reading reading = {st, tensor, dst};
+    SafetensorsTensor empty = *tensor;
+    empty.elements = empty.length = 0;
+    if (read_floats(st, &empty, dst) != 0)
+        return -1;
+    threads_for((size_t)tensor->elements, PIECE, read_piece, &reading);
+    release(tensor); /* the pages between two pieces */
+    return 0;
 }
 
-static float *load_tensor(SafetensorsFile *st, const SafetensorsTensor *t)
+/* Convert a tensor to float32 at dst [elements]. A dtype that can be computed with is here and nowhere else. The memory
+ * of the file's pages is given back once they were read, so that the copy is nearly all that there is at any time. */
+static int read_floats(SafetensorsFile *st, const SafetensorsTensor *tensor, float *dst)
 {
-    if (check_computable(st, t) != 0)
-        return NULL;
-    float *out = calloc((size_t)t->elements + 1, sizeof *out);
-    if (out)
-        convert(t, out, false);
-    else
-        safetensors_fail(st, t, "not enough memory for %" PRIu64 " numbers", t->elements);
-    return out;
+    const unsigned char *src = safetensors_data(tensor);
+    size_t n = (size_t)tensor->elements;
+    if (n > PIECE)
+        return read_pieces(st, tensor, dst);
+    switch (tensor->dtype) {
+    case DTYPE_BF16: /* the upper half of a float32 */
+        for (size_t i = 0; i < n; i++) {
+            uint16_t b;
+            memcpy(&b, src + 2 * i, sizeof b);
+            uint32_t bits = (uint32_t)b << 16;
+            memcpy(&dst[i], &bits, sizeof bits);
+        }
+        break;
+    case DTYPE_F16: /* subnormals, infinities and NaN have cases of their own: kernels/vector.c */
+        convert_f16(dst, src, n);
+        break;
+    case DTYPE_F32:
+        memcpy(dst, src, n * sizeof *dst);
+        break;
+    case DTYPE_F64: /* rounded */
+        for (size_t i = 0; i < n; i++) {
+            double value;
+            memcpy(&value, src + i * sizeof value, sizeof value);
+            dst[i] = (float)value;
+        }
+        break;
+    default:
+        return fail_file(st, tensor, "is %s; only BF16, F16, F32 and F64 can be computed with",
+                         dtype_name(tensor->dtype));
+    }
+    release(tensor);
+    return 0;
+}
+
+static void tell_progress(const SafetensorsFile *st, const SafetensorsTensor *tensor)
+{
+    if (st->progress)
+        st->progress(st->progress_context, tensor->length);
 }
 
 float *safetensors_load_float(SafetensorsFile *st, const char *name)
 {
     SafetensorsTensor t;
-    return safetensors_find(st, name, &t) == 0 ? load_tensor(st, &t) : NULL;
+    if (safetensors_find(st, name, &t) != 0)
+        return NULL;
+    float *out = memory_large((size_t)t.elements, sizeof *out);
+    if (!out) {
+        fail_file(st, &t, "out of memory for %" PRIu64 " numbers", t.elements);
+        return NULL;
+    }
+    if (read_floats(st, &t, out) != 0) {
+        free(out);
+        return NULL;
+    }
+    tell_progress(st, &t);
+    return out;
 }
 
 /* ---- all weights ------------------------------------------------------------------------------------------------- */
 
-/* One tensor's way from the file into TransformerWeights. */
-typedef struct {
-    SafetensorsTensor tensor;
-    WeightType type; /* what it becomes */
-    bool view;       /* stays in the mapping */
-    uint64_t place;  /* else: where it goes in the storage */
-    float **array;   /* gets the address of the place, if the tensor begins an array of floats; else NULL */
-    Matrix *matrix;  /* NULL: a vector */
-} Load;
+#define LAYER_NAME(name, size, layer, suffix) snprintf(name, size, "model.layers.%d.%s", layer, suffix)
 
-typedef struct {
-    SafetensorsFile *st;
-    TransformerWeights *w;
-    size_t n_layers;
-    Load *loads;
-    size_t n;
-    uint64_t used;  /* bytes of the storage; no overflow: the files fit the address space, a number at most doubles */
-    uint64_t total; /* bytes of the files */
-} Loader;
-
-/* A matrix must be [rows,cols], a vector, whose cols are 0, [rows]. */
-static int check_weight(SafetensorsFile *st, const SafetensorsTensor *t, size_t rows, size_t cols)
+static int find_sized(SafetensorsFile *st, const char *name, size_t elements, SafetensorsTensor *t)
 {
-    uint64_t asked[2] = {rows, cols};
-    size_t rank = cols ? 2 : 1;
-    char here[SHAPE_TEXT], there[SHAPE_TEXT];
-    if (t->rank != rank || memcmp(t->shape, asked, rank * sizeof *asked) != 0)
-        return safetensors_fail(st, t, "is %s, but config.json asks for %s",
-                                safetensors_shape_text(t->shape, t->rank, here),
-                                safetensors_shape_text(asked, rank, there));
-    return check_computable(st, t);
-}
-
-static bool is_quantised(WeightMode mode)
-{
-    return mode == MODE_Q8 || mode == MODE_Q4;
-}
-
-/* What becomes of a matrix. MODE_BF16 keeps the type in the file, but F64, which a Matrix can't have, becomes F32. */
-static WeightType weight_type(WeightMode mode, Dtype dtype, bool in_layer)
-{
-    if (is_quantised(mode))
-        return mode == MODE_Q4 && in_layer ? WEIGHT_Q4 : WEIGHT_Q8;
-    if (mode == MODE_BF16 && dtype == DTYPE_BF16)
-        return WEIGHT_BF16;
-    return mode == MODE_BF16 && dtype == DTYPE_F16 ? WEIGHT_F16 : WEIGHT_F32;
-}
-
-static int quantise(SafetensorsFile *st, const SafetensorsTensor *t, const Matrix *to, void *place)
-{
-    Matrix from = {safetensors_data(t), weight_type(MODE_BF16, t->dtype, false), to->rows, to->cols};
-    float *widened = t->dtype == DTYPE_F64 ? load_tensor(st, t) : NULL;
-    size_t bad_row = 0;
-    if (t->dtype == DTYPE_F64 && !widened)
+    if (safetensors_find(st, name, t) != 0)
         return -1;
-    if (widened)
-        from.data = widened;
-    int result = matmul_quantize(to, place, &from, &bad_row);
-    free(widened);
-    release_pages(t->file, safetensors_data(t), (size_t)t->length);
-    return result == 0
-               ? 0
-               : safetensors_fail(st, t, "row %zu has a NaN or an infinity, which q8 and q4 can't hold", bad_row);
-}
-
-/* Finds and checks one tensor and gives it its place. Layers of an array of floats follow one another without a gap;
- * all else starts at a multiple of 64 bytes. Outside of the layers, layer is -1. Vectors have no cols and no matrix. */
-static int add_weight(Loader *l, const char *name, int layer, size_t rows, size_t cols, float **array, Matrix *matrix)
-{
-    Load *load = &l->loads[l->n];
-    SafetensorsTensor *t = &load->tensor;
-    WeightMode mode = matrix ? l->w->mode : MODE_F32;
-    if (safetensors_find(l->st, name, t) != 0 || check_weight(l->st, t, rows, cols) != 0)
-        return -1;
-    if (is_quantised(mode) && cols % 32 != 0)
-        return safetensors_fail(l->st, t, "has rows of %zu numbers; q8 and q4 need a multiple of 32", cols);
-    if (mode != MODE_F32 || layer <= 0)
-        l->used = (l->used + 63) / 64 * 64;
-    load->type = weight_type(mode, t->dtype, layer >= 0);
-    load->view = mode == MODE_BF16 && t->dtype != DTYPE_F64;
-    load->place = l->used;
-    load->array = mode == MODE_F32 && layer <= 0 ? array : NULL;
-    load->matrix = matrix;
-    if (is_quantised(mode))
-        l->used += matmul_quantized_size(load->type, rows, cols);
-    else if (!load->view)
-        l->used += t->elements * sizeof(float);
-    l->total += t->length;
-    l->n++;
+    if (t->elements != elements)
+        return fail_file(st, t, "has %" PRIu64 " numbers, but config.json asks for %zu", t->elements, elements);
     return 0;
 }
 
-/* One tensor of every layer, into an array that is stacked by layer. */
-static int load_layered(Loader *l, const char *suffix, size_t rows, size_t cols, float **array, Matrix *matrices)
+/* One tensor of every layer, stacked: dst [n_layers][each_floats]. The chapter reads each layer into a fresh array and
+ * copies that to dst + l * each_floats; here the numbers are converted right there, which saves the copy. */
+static int load_layered(SafetensorsFile *st, float *dst, const char *suffix, int n_layers, size_t each_floats)
 {
-    for (int layer = 0; (size_t)layer < l->n_layers; layer++) {
-        char name[96];
-        snprintf(name, sizeof name, LAYER_NAME, layer, suffix);
-        if (add_weight(l, name, layer, rows, cols, array, matrices ? &matrices[layer] : NULL) != 0)
+    char name[256];
+    for (int l = 0; l < n_layers; l++) {
+        SafetensorsTensor t;
+        LAYER_NAME(name, sizeof(name), l, suffix); /* "model.layers.{l}.{suffix}" */
+        if (find_sized(st, name, each_floats, &t) != 0 || read_floats(st, &t, dst + (size_t)l * each_floats) != 0)
             return -1;
-    }
-    return 0;
-}
-
-/* All tensors that config.json asks for. */
-static int add_all(Loader *l, const Config *c)
-{
-    TransformerWeights *w = l->w;
-    size_t vocab = c->vocab_size, dim = c->dim, q_dim = c->q_dim, kv_dim = c->kv_dim, hidden = c->hidden_dim;
-    if (add_weight(l, "model.embed_tokens.weight", -1, vocab, dim, &w->token_embedding_table, &w->embedding) ||
-        load_layered(l, "input_layernorm.weight", dim, 0, &w->input_layernorm, NULL) ||
-        load_layered(l, "self_attn.q_proj.weight", q_dim, dim, &w->q_proj, w->q) ||
-        load_layered(l, "self_attn.q_proj.bias", q_dim, 0, &w->q_bias, NULL) ||
-        load_layered(l, "self_attn.k_proj.weight", kv_dim, dim, &w->k_proj, w->k) ||
-        load_layered(l, "self_attn.k_proj.bias", kv_dim, 0, &w->k_bias, NULL) ||
-        load_layered(l, "self_attn.v_proj.weight", kv_dim, dim, &w->v_proj, w->v) ||
-        load_layered(l, "self_attn.v_proj.bias", kv_dim, 0, &w->v_bias, NULL) ||
-        load_layered(l, "self_attn.o_proj.weight", dim, q_dim, &w->o_proj, w->o) ||
-        load_layered(l, "post_attention_layernorm.weight", dim, 0, &w->post_attention_layernorm, NULL) ||
-        load_layered(l, "mlp.gate_proj.weight", hidden, dim, &w->gate_proj, w->gate) ||
-        load_layered(l, "mlp.up_proj.weight", hidden, dim, &w->up_proj, w->up) ||
-        load_layered(l, "mlp.down_proj.weight", dim, hidden, &w->down_proj, w->down) ||
-        add_weight(l, "model.norm.weight", -1, dim, 0, &w->norm, NULL))
-        return -1;
-    return c->tie_word_embeddings ? 0 : add_weight(l, "lm_head.weight", -1, vocab, dim, &w->lm_head, &w->head);
-}
-
-/* The matrices of all layers, and the list of tensors: three outside of the layers, twelve in each. */
-static int allocate_lists(Loader *l)
-{
-    Matrix **fields[7] = {&l->w->q, &l->w->k, &l->w->v, &l->w->o, &l->w->gate, &l->w->up, &l->w->down};
-    Matrix *all = calloc(l->n_layers, 7 * sizeof *all);
-    l->loads = calloc(l->n_layers + 1, 12 * sizeof *l->loads);
-    for (size_t i = 0; i < 7 && all; i++)
-        *fields[i] = all + i * l->n_layers;
-    return all && l->loads ? 0 : safetensors_fail(l->st, NULL, "not enough memory for %zu layers", l->n_layers);
-}
-
-static int allocate_storage(Loader *l)
-{
-    void *storage = MAP_FAILED;
-    if (l->used <= SIZE_MAX)
-        storage = mmap(NULL, (size_t)l->used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (storage == MAP_FAILED)
-        return safetensors_fail(l->st, NULL, "not enough memory: the weights take %" PRIu64 " bytes", l->used);
-    l->w->storage = storage;
-    l->w->storage_size = (size_t)l->used;
-    madvise(storage, l->w->storage_size, MADV_HUGEPAGE);
-    return 0;
-}
-
-static int compare_loads(const void *left, const void *right)
-{
-    const SafetensorsTensor *a = &((const Load *)left)->tensor, *b = &((const Load *)right)->tensor;
-    if (a->file != b->file)
-        return a->file < b->file ? -1 : 1;
-    return a->offset < b->offset ? -1 : a->offset > b->offset;
-}
-
-/* All of the file will be read. The system's cache then holds it in pieces of 2 MiB, if it doesn't yet hold it
- * otherwise: this start and all later ones need 500 entries of the page table where it would be 250,000. */
-static void expect_all(const SafetensorsFile *st)
-{
-    madvise(st->mapped, st->mapped_size, MADV_HUGEPAGE);
-}
-
-/* Brings all tensors to their places, in the order of the files, which is how a disk reads them fastest. */
-static int run_loads(Loader *l)
-{
-    uint64_t done = 0;
-    qsort(l->loads, l->n, sizeof *l->loads, compare_loads);
-    for (Load *load = l->loads; load < l->loads + l->n; load++) {
-        const SafetensorsTensor *t = &load->tensor;
-        unsigned char *place = (unsigned char *)l->w->storage + load->place;
-        if (load == l->loads || t->file != load[-1].tensor.file)
-            expect_all(t->file);
-        if (load->array)
-            *load->array = (float *)place;
-        if (load->matrix)
-            *load->matrix = (Matrix){load->view ? safetensors_data(t) : place, load->type, (size_t)t->shape[0],
-                                     (size_t)t->shape[1]};
-        if (load->matrix && is_quantised(l->w->mode)) {
-            if (quantise(l->st, t, load->matrix, place) != 0)
-                return -1;
-        } else if (!load->view) {
-            convert(t, (float *)place, true);
-        }
-        done += t->length;
-        if (l->st->progress)
-            l->st->progress(l->st->progress_context, done, l->total);
+        tell_progress(st, &t);
     }
     return 0;
 }
@@ -550,26 +613,38 @@ static int run_loads(Loader *l)
  * model.norm.weight                                norm                         [dim]
  * lm_head.weight                                   lm_head                      [vocab][dim]
  *
- * With tie_word_embeddings the head is the embedding, even if there is an lm_head.weight. Each matrix has a Matrix as
- * well, which is all that there is of it in the modes that keep no FP32 copy. */
+ * With tie_word_embeddings the head is the embedding, even if there is an lm_head.weight. */
 int safetensors_load_weights(SafetensorsFile *st, const Config *cfg, TransformerWeights *w)
 {
-    Loader l = {.st = st, .w = w, .n_layers = cfg->n_layers};
-    int result = allocate_lists(&l) == 0 && add_all(&l, cfg) == 0 && allocate_storage(&l) == 0 ? run_loads(&l) : -1;
-    free(l.loads);
-    if (result != 0)
-        safetensors_free_weights(w);
-    else if (cfg->tie_word_embeddings) {
-        w->lm_head = w->token_embedding_table;
-        w->head = w->embedding;
-    }
-    return result;
-}
+    size_t dim = cfg->dim, q_dim = cfg->q_dim, kv_dim = cfg->kv_dim, hidden = cfg->hidden_dim, vocab = cfg->vocab_size;
+    int n = (int)cfg->n_layers;
+    SafetensorsTensor t;
+    if (find_sized(st, "model.embed_tokens.weight", vocab * dim, &t) != 0 ||
+        find_sized(st, "model.norm.weight", dim, &t) != 0 ||
+        (!cfg->tie_word_embeddings && find_sized(st, "lm_head.weight", vocab * dim, &t) != 0))
+        return -1;
+    if (weights_allocate(w, cfg, true) != 0)
+        return fail_file(st, NULL, "out of memory for the weights of %d layers", n);
 
-void safetensors_free_weights(TransformerWeights *w)
-{
-    if (w->storage)
-        munmap(w->storage, w->storage_size);
-    free(w->q); /* the matrices of all fields */
-    *w = (TransformerWeights){.mode = w->mode};
+    w->token_embedding_table = safetensors_load_float(st, "model.embed_tokens.weight");
+    w->norm = safetensors_load_float(st, "model.norm.weight");
+    w->lm_head = cfg->tie_word_embeddings ? w->token_embedding_table : safetensors_load_float(st, "lm_head.weight");
+    if (!w->token_embedding_table || !w->norm || !w->lm_head ||
+        load_layered(st, w->input_layernorm, "input_layernorm.weight", n, dim) != 0 ||
+        load_layered(st, w->q_proj, "self_attn.q_proj.weight", n, q_dim * dim) != 0 ||
+        load_layered(st, w->q_bias, "self_attn.q_proj.bias", n, q_dim) != 0 ||
+        load_layered(st, w->k_proj, "self_attn.k_proj.weight", n, kv_dim * dim) != 0 ||
+        load_layered(st, w->k_bias, "self_attn.k_proj.bias", n, kv_dim) != 0 ||
+        load_layered(st, w->v_proj, "self_attn.v_proj.weight", n, kv_dim * dim) != 0 ||
+        load_layered(st, w->v_bias, "self_attn.v_proj.bias", n, kv_dim) != 0 ||
+        load_layered(st, w->o_proj, "self_attn.o_proj.weight", n, dim * q_dim) != 0 ||
+        load_layered(st, w->post_attention_layernorm, "post_attention_layernorm.weight", n, dim) != 0 ||
+        load_layered(st, w->gate_proj, "mlp.gate_proj.weight", n, hidden * dim) != 0 ||
+        load_layered(st, w->up_proj, "mlp.up_proj.weight", n, hidden * dim) != 0 ||
+        load_layered(st, w->down_proj, "mlp.down_proj.weight", n, dim * hidden) != 0) {
+        weights_free(w);
+        return -1;
+    }
+    weights_view_arrays(w, cfg);
+    return 0;
 }

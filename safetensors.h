@@ -15,6 +15,8 @@
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 
+#include "base/text.h"
+#include "base/file.h"
 #include "json.h"
 #include "net.h"
 
@@ -41,16 +43,12 @@ typedef enum {
     DTYPE_F64,
     DTYPE_I64,
     DTYPE_U64,
-    DTYPE_COUNT
 } Dtype;
+#define DTYPE_COUNT ((size_t)DTYPE_U64 + 1)
 
 const char *dtype_name(Dtype dtype); /* as in the file: "BF16" */
 size_t dtype_bits(Dtype dtype);      /* bits of one element; 4 and 6 are below a byte */
 int dtype_parse(const char *text, size_t length, Dtype *dtype);
-
-/* A name or path for a message: what a terminal would obey is escaped (\n, \x1b, \u{202e}); of long text, the end. */
-#define SAFETENSORS_PRINTABLE 136
-char *safetensors_printable(const char *text, size_t length, char out[SAFETENSORS_PRINTABLE]);
 
 typedef struct SafetensorsFile SafetensorsFile;
 
@@ -73,7 +71,7 @@ struct SafetensorsFile {
     JsonValue *header;
     unsigned char *data; /* mapped + 8 + header_len: any alignment, odd included */
     size_t data_size;
-    unsigned char *mapped;
+    unsigned char *mapped; /* the whole file */
     size_t mapped_size;
 
     SafetensorsTensor *tensors; /* [n_tensors], in order of offset */
@@ -82,40 +80,42 @@ struct SafetensorsFile {
     size_t lookup_size; /* a power of two */
     uint64_t *shapes;   /* what the tensors' shape pointers point into */
 
-    SafetensorsFile *shards; /* sharded checkpoint: its files, opened by checkpoint.c; this struct then has no data */
+    SafetensorsFile *shards; /* sharded checkpoint: its files, opened by checkpoint/; this struct then has no data */
     size_t n_shards;
 
     int fd;                          /* of the open file, for reading without mapping; -1 when closed */
     bool read_into_memory;           /* --no-mmap: set before opening */
-    const JsonValue *repeated_names; /* first entry whose name was there before, or NULL: accepted, the last entry of a
-                                        name counts; worth a warning */
-    void (*progress)(void *context, uint64_t done, uint64_t total); /* bytes, while loading; by one thread; or NULL */
+    const JsonValue *repeated_names; /* the first entry whose name was there before, or NULL. Accepted: the last entry of
+                                        a name counts; worth a warning */
+    FileProgress *progress;          /* told of bytes while they are read and converted, by one thread; or NULL */
     void *progress_context;
+    bool truncated; /* opening failed because bytes are missing at the end: a download that was cut short */
     char error[512];
 };
 
 /* 8 bytes at any address, least significant first. */
-uint64_t read_u64_le(const unsigned char *p);
+uint64_t read_u64_le(const unsigned char *b);
 
-/* Maps the file and validates all of it. st is zeroed, but for read_into_memory and progress, and stays where it is
+/* Map the file and validate all of it. st is zeroed, but for read_into_memory and progress, and stays where it is
  * until closed: its tensors point to it. On failure st->error is set and nothing stays open. */
 int safetensors_open(const char *path, SafetensorsFile *st);
 void safetensors_close(SafetensorsFile *st); /* also after a failed open, and of a zeroed struct */
 
-/* Gives st, which has shards but no data, the list and look-up of all their tensors. -1 if a name is in two shards. */
+/* Give st, which has shards but no data, the list and look-up of all their tensors. -1 if a name is in two shards. */
 int safetensors_join_shards(SafetensorsFile *st);
 
-/* Looks a tensor up by name in the file, or in all shards: O(1). -1 and st->error if there is none. _n: with NUL. */
+/* Look a tensor up by name in the file, or in all shards: O(1). -1 and st->error if there is none. _n: with NUL. */
 int safetensors_find(SafetensorsFile *st, const char *name, SafetensorsTensor *tensor);
 int safetensors_find_n(SafetensorsFile *st, const char *name, size_t name_length, SafetensorsTensor *tensor);
 const unsigned char *safetensors_data(const SafetensorsTensor *tensor); /* its first byte, at any alignment */
 
-/* The whole tensor as fresh float32 (to be freed): BF16, F16, F32, F64 (rounded). Other types are refused by name. */
+/* The whole tensor as fresh float32 (to be freed): BF16, F16, F32, F64 (rounded). Other types are refused by name. The
+ * pages of the mapping that were read are given back. */
 float *safetensors_load_float(SafetensorsFile *st, const char *name);
 
-/* Fills w (zeroed but for w->mode) from st as cfg says; every shape is checked against cfg before anything is
- * allocated, and on failure w is left zeroed. Matrices of MODE_BF16 stay views into st, which must outlive w. */
+/* The default mode, f32: fill w (zeroed) with all weights as float32, stacked by layer, and set its views. Every tensor
+ * must have as many numbers as cfg asks for; checkpoint/weights.h compares their shapes, and has the other modes.
+ * Free w with weights_free(). */
 int safetensors_load_weights(SafetensorsFile *st, const Config *cfg, TransformerWeights *w);
-void safetensors_free_weights(TransformerWeights *w);
 
 #endif

@@ -14,101 +14,12 @@
  *
  * What a tokenizer.json asks for beyond this is refused by name. It is checked whole on opening; the rest trusts it.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "tokenizer_parts.h"
-
-#include "unicode.h"
+#include "tokenizer/internal.h"
 
 #include <limits.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
-/* ---- errors, lists ----------------------------------------------------------------------------------------------- */
-
-int tokenizer_fail(char err[512], const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(err, 512, fmt, args);
-    va_end(args);
-    return -1;
-}
-
-int tokenizer_fail_memory(char err[512])
-{
-    return tokenizer_fail(err, "not enough memory for the tokenizer");
-}
-
-void *tokenizer_big_alloc(size_t size)
-{
-    const size_t huge = (size_t)2 << 20;
-    if (size < huge / 2)
-        return malloc(size + !size);
-    size = (size + huge - 1) / huge * huge;
-    void *p = aligned_alloc(huge, size);
-#ifdef MADV_HUGEPAGE
-    if (p)
-        madvise(p, size, MADV_HUGEPAGE);
-#endif
-    return p;
-}
-
-void *tokenizer_grow(void *items, size_t *capacity, size_t needed, size_t size)
-{
-    size_t more = *capacity + *capacity / 2 + 64;
-    more = more < needed ? needed : more;
-    void *grown = more > SIZE_MAX / 2 / size ? NULL : realloc(items, more * size);
-    *capacity = grown ? more : *capacity;
-    return grown;
-}
-
-static int id_list_reserve(IdList *list, size_t extra)
-{
-    if (list->capacity - list->count >= extra)
-        return 0;
-    int *items = tokenizer_grow(list->items, &list->capacity, list->count + extra, sizeof *items);
-    list->items = items ? items : list->items;
-    return items ? 0 : -1;
-}
-
-int id_list_append(IdList *list, int id)
-{
-    if (id_list_reserve(list, 1))
-        return -1;
-    list->items[list->count++] = id;
-    return 0;
-}
-
-void id_list_free(IdList *list)
-{
-    free(list->items);
-    *list = (IdList){0};
-}
-
-int text_append(Text *text, const char *bytes, size_t length)
-{
-    if (text->capacity - text->length <= length) {
-        char *grown = tokenizer_grow(text->bytes, &text->capacity, text->length + length + 1, 1);
-        if (!grown)
-            return -1;
-        text->bytes = grown;
-    }
-    if (length)
-        memcpy(text->bytes + text->length, bytes, length);
-    text->length += length;
-    text->bytes[text->length] = 0;
-    return 0;
-}
-
-void text_free(Text *text)
-{
-    free(text->bytes);
-    *text = (Text){0};
-}
+#include "base/unicode.h"
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
@@ -317,7 +228,7 @@ static int merge_long(const Tokenizer *t, int *ids, size_t *n)
 /* The character of three bytes at s[i], if it may be one token from the start, else NULL; its bytes. */
 static const Character *character_at(const Tokenizer *t, const char *s, size_t i, size_t length, size_t *size)
 {
-    *size = sequence_length(s[i]);
+    *size = unicode_length(s[i]);
     if (*size != 3)
         return NULL;
     const unsigned char *b = (const unsigned char *)s + i;
@@ -414,7 +325,7 @@ static int encode_word(Tokenizer *t, const char *s, size_t length, size_t readab
     if (id_list_reserve(ids, 4))
         return -1;
     word_key(key, s, length, readable);
-    Word *w = &t->words[mix(key[0] * GOLDEN + key[1] * 0xc2b2ae3d27d4eb4fu) * GOLDEN >> (64 - WORD_SLOTS_LOG)];
+    Word *w = &t->words[hash_mix(key[0] * HASH_GOLDEN + key[1] * 0xc2b2ae3d27d4eb4fu) * HASH_GOLDEN >> (64 - WORD_SLOTS_LOG)];
     if (w->key[0] == key[0] && w->key[1] == key[1]) {
         memcpy(ids->items + ids->count, w->ids, sizeof w->ids);
         ids->count += 1u + (w->ids[1] >= 0) + (w->ids[2] >= 0) + (w->ids[3] >= 0);
@@ -476,33 +387,13 @@ static int encode_piece(Tokenizer *t, const char *s, size_t n, bool added, IdLis
     return failed;
 }
 
-bool tokenizer_is_valid_utf8(const char *s, size_t n)
-{
-    for (size_t i = 0; i < n;) {
-        uint32_t c;
-        if (n - i >= 8 && !(load8(s + i) & 0x8080808080808080u)) {
-            i += 8;
-            continue;
-        }
-        if (n - i >= 3 && is_ideograph(s[i]) && is_continuation(s[i + 1]) && is_continuation(s[i + 2])) {
-            i += 3;
-            continue;
-        }
-        size_t size = unicode_decode(s + i, n - i, &c);
-        if (c == 0xfffd && (size != 3 || s[i] != '\xef'))
-            return false;
-        i += size;
-    }
-    return true;
-}
-
 /* added: added tokens are looked for, but not in bytes marked in plain (NULL: anywhere). */
 int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, bool added, const char *plain, IdList *ids,
                             char err[512])
 {
     Text valid = {0};
     int failed = 0;
-    if (!tokenizer_is_valid_utf8(s, n)) {
+    if (!text_is_utf8(s, n)) {
         failed = text_append_replacing(&valid, s, n);
         s = valid.bytes;
         n = valid.length;
@@ -515,47 +406,17 @@ int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, bool added, c
     if (!failed)
         failed = encode_piece(t, s + from, n - from, added && !plain, ids);
     text_free(&valid);
-    return failed ? tokenizer_fail_memory(err) : 0;
+    return failed ? fail(err, "out of memory for the tokenizer") : 0;
 }
 
 int tokenizer_encode(Tokenizer *t, const char *text, size_t length, bool added, IdList *ids, char err[512])
 {
     if (added && t->begin_id >= 0 && id_list_append(ids, t->begin_id))
-        return tokenizer_fail_memory(err);
+        return fail(err, "out of memory for the tokenizer");
     return tokenizer_encode_marked(t, text, length, added, NULL, ids, err);
 }
 
 /* ---- decoding and looking up ------------------------------------------------------------------------------------- */
-
-int text_append_replacing(Text *out, const char *bytes, size_t length)
-{
-    size_t from = 0, i = 0; /* [from, i) is valid and not yet copied */
-    while (i < length) {
-        uint32_t c;
-        size_t size = unicode_decode(bytes + i, length - i, &c);
-        if (c == 0xfffd) {
-            if (text_append(out, bytes + from, i - from) || text_append(out, "\xef\xbf\xbd", 3))
-                return -1;
-            from = i + size;
-        }
-        i += size;
-    }
-    return text_append(out, bytes + from, i - from);
-}
-
-size_t text_complete_prefix(const char *bytes, size_t length)
-{
-    for (size_t k = 1; k <= 3 && k <= length; k++) {
-        const char *tail = bytes + length - k;
-        unsigned char lead = (unsigned char)*tail;
-        uint32_t c;
-        if (is_continuation(*tail))
-            continue;
-        bool cut = lead >= 0xc2 && lead <= 0xf4 && k < sequence_length(*tail) && unicode_decode(tail, k, &c) == k;
-        return cut ? length - k : length;
-    }
-    return length;
-}
 
 size_t tokenizer_size(const Tokenizer *t)
 {

@@ -7,27 +7,9 @@
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base/text.h"
 
 typedef struct Tokenizer Tokenizer;
-
-/* A growing list of ids; zeroed is empty. The owner frees items. */
-typedef struct {
-    int *items;
-    size_t count, capacity;
-} IdList;
-int id_list_append(IdList *list, int id); /* -1: out of memory */
-void id_list_free(IdList *list);
-
-/* A growing string; zeroed is empty. bytes is NUL-terminated once something was appended. */
-typedef struct {
-    char *bytes;
-    size_t length, capacity;
-} Text;
-int text_append(Text *text, const char *bytes, size_t length); /* -1: out of memory */
-void text_free(Text *text);
 
 /* path: a tokenizer.json, or a folder with tokenizer.json (else vocab.json + merges.txt); tokenizer_config.json beside
  * it gives the chat template. Returns NULL with a sentence in err. */
@@ -50,10 +32,6 @@ int tokenizer_encode(Tokenizer *t, const char *text, size_t length, bool added, 
 const char *tokenizer_piece(const Tokenizer *t, int id, size_t *length);
 /* All pieces joined, then invalid UTF-8 replaced by U+FFFD, as the reference does. */
 int tokenizer_decode(const Tokenizer *t, const int *ids, size_t n, bool skip_special, Text *out);
-/* Appends bytes with invalid UTF-8 replaced by U+FFFD, one for each maximal well-formed prefix. */
-int text_append_replacing(Text *out, const char *bytes, size_t length);
-/* How many of the bytes end in whole characters: the rest (at most 3) may still become one. */
-size_t text_complete_prefix(const char *bytes, size_t length);
 
 typedef struct {
     const char *role, *content;

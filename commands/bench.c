@@ -1,16 +1,14 @@
 /* run bench: what this machine makes of a model. Prefill is limited by arithmetic, decoding by how fast the threads can
  * read the weights: so that is measured too, over the same weights, in the same rounds. Of the rounds each figure is
  * the median. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "common.h"
+#include "base/cpu.h"
+#include "base/threads.h"
+#include "commands/common.h"
+#include "kernels/vector.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-
-#include "../threads.h"
 
 typedef struct {
     size_t prompt, tokens, depth, rounds;

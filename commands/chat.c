@@ -6,19 +6,14 @@
  *
  * When the context is full the oldest exchanges are left out, even in the middle of an answer, which then goes on.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "common.h"
+#include "base/file.h"
+#include "commands/common.h"
+#include "commands/line.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "../checkpoint_disk.h"
-#include "line.h"
 
 typedef struct {
     Session session;
@@ -34,15 +29,6 @@ typedef struct {
     bool failed, ended;
     char err[512];
 } Chat;
-
-__attribute__((format(printf, 2, 3))) static int fail(char err[512], const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(err, 512, fmt, args);
-    va_end(args);
-    return -1;
-}
 
 /* What went wrong; the conversation goes on. */
 static void complain(Chat *c)
@@ -348,7 +334,7 @@ static int do_save(Chat *c)
         return fail(c->err, "%s is a file of the model itself", c->argument.bytes);
     char *text = conversation_json(c, &length);
     int failed = new_file_open(&f, c->argument.bytes, c->err);
-    if (!failed && disk_write(f.fd, text, length, 0))
+    if (!failed && file_write_at(f.fd, text, length, 0))
         failed = fail(c->err, "%s: could not be written: %s", c->argument.bytes, strerror(errno));
     failed = failed || new_file_finish(&f, c->err) || new_files_publish(&f, 1, c->err);
     new_file_end(&f);
@@ -386,7 +372,7 @@ static int read_conversation(Chat *c, const JsonValue *root, char err[512])
 static int do_load(Chat *c)
 {
     size_t length;
-    char *text = checkpoint_read_file(c->argument.bytes, (size_t)1 << 28, &length, c->err), why[512];
+    char *text = file_read(c->argument.bytes, (size_t)1 << 28, &length, c->err), why[512];
     if (!text)
         return -1;
     Chat loaded = {0};

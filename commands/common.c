@@ -1,8 +1,5 @@
 /* Messages, escaping, progress, prompts and output files: what every command needs of the terminal and the system. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "common.h"
+#include "commands/common.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,8 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../checkpoint_disk.h"
-#include "../unicode.h"
+#include "base/file.h"
+#include "base/unicode.h"
 
 const char *command_name;
 volatile int interrupted;
@@ -47,40 +44,11 @@ double seconds_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Characters that move the cursor, switch the terminal's mode or turn the direction of writing. */
-static bool drives_terminal(uint32_t c)
-{
-    return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0x61c || c == 0x200e || c == 0x200f ||
-           (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
-}
-
-/* One unit of text, made visible if need be, into out; `keep` are control characters that stay. Returns the bytes read.
- */
-static size_t visible(const char *text, size_t length, const char *keep, char out[16])
-{
-    uint32_t c;
-    size_t n = unicode_decode(text, length, &c);
-    char whole[4];
-    if (c == 0xfffd && (unicode_encode(c, whole) != n || memcmp(text, whole, n))) {
-        snprintf(out, 16, "\\x%02x", (unsigned char)text[0]);
-        return 1;
-    }
-    if (!drives_terminal(c) || (c && c < 0x80 && strchr(keep, (int)c))) {
-        memcpy(out, text, n);
-        out[n] = 0;
-    } else if (c == '\n' || c == '\t' || c == '\r') {
-        snprintf(out, 16, "\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
-    } else {
-        snprintf(out, 16, c < 0x80 ? "\\x%02x" : "\\u{%x}", (unsigned)c);
-    }
-    return n;
-}
-
 static void print_visible(FILE *out, const char *text, size_t length, const char *keep)
 {
     for (size_t i = 0; i < length;) {
-        char unit[16];
-        i += visible(text + i, length - i, keep, unit);
+        char unit[TEXT_VISIBLE];
+        i += text_visible(text + i, length - i, keep, unit);
         fputs(unit, out);
     }
 }
@@ -96,8 +64,8 @@ char *escaped(const char *text, size_t length)
     if (text_append(&t, "", 0))
         die(EXIT_FAILED, "out of memory");
     for (size_t i = 0; i < length;) {
-        char unit[16];
-        i += visible(text + i, length - i, "", unit);
+        char unit[TEXT_VISIBLE];
+        i += text_visible(text + i, length - i, "", unit);
         if (text_append(&t, unit, strlen(unit)))
             die(EXIT_FAILED, "out of memory");
     }
@@ -496,7 +464,7 @@ void out_commit(OutFile *o)
 {
     bool bad = fflush(o->f) || ferror(o->f);
     if (o->temporary)
-        bad = bad || disk_sync(fileno(o->f)) != 0;
+        bad = bad || file_sync(fileno(o->f)) != 0;
     if (o->f != stdout)
         bad = fclose(o->f) || bad;
     if (!bad && o->temporary)

@@ -3,10 +3,11 @@
 #ifndef COMMON_H
 #define COMMON_H
 
-#include "../checkpoint.h"
-#include "../net.h"
-#include "../sample.h"
-#include "../tokenizer.h"
+#include "base/base.h"
+#include "checkpoint/checkpoint.h"
+#include "generate/generate.h"
+#include "net.h"
+#include "tokenizer.h"
 
 #define RUN_VERSION "1.0.0"
 enum { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };

@@ -1,25 +1,15 @@
 /* run diff: what two checkpoints, files or sharded models in any combination, have that differs. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "slice.h"
+#include "base/threads.h"
+#include "checkpoint/number.h"
+#include "checkpoint/patch.h"
+#include "checkpoint/shards.h"
+#include "commands/slice.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "../checkpoint_number.h"
-#include "../checkpoint_patch.h"
-#include "../checkpoint_shards.h"
-#include "../threads.h"
-
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#else
-#pragma GCC optimize("fp-contract=off")
-#endif
 
 #define EXIT_TROUBLE 2
 #define BLOCK        512               /* elements that are decoded at a time */

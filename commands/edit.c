@@ -1,21 +1,17 @@
 /* run edit: changes numbers of a checkpoint in place. checkpoint_edit.c sees to it that nothing is lost. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "../checkpoint_edit.h"
+#include "base/threads.h"
+#include "checkpoint/edit.h"
+#include "checkpoint/number.h"
+#include "checkpoint/patch.h"
+#include "checkpoint/shards.h"
+#include "commands/slice.h"
+#include "safetensors.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#include "../checkpoint_number.h"
-#include "../checkpoint_patch.h"
-#include "../checkpoint_shards.h"
-#include "../safetensors_header.h"
-#include "../threads.h"
-#include "slice.h"
 
 #define CHUNK ((size_t)1 << 17) /* elements that are computed at a time */
 #define SHOWN 8                 /* changes that are shown one by one */
@@ -217,15 +213,15 @@ static SafetensorsTensor open_source(Checkpoint *c, const char *from, const char
 
 static void die_of_shape(const Slice *s, const SafetensorsTensor *source)
 {
-    char have[SHAPE_TEXT], want[SHAPE_TEXT], from[SAFETENSORS_PRINTABLE], to[SAFETENSORS_PRINTABLE];
+    char have[SHAPE_TEXT], want[SHAPE_TEXT], from[TEXT_PRINTABLE], to[TEXT_PRINTABLE];
     uint64_t *shape = must(malloc((slice_rank(s) + 1) * sizeof *shape));
     for (size_t i = 0; i < slice_rank(s); i++)
         shape[i] = slice_size(s, i);
     die(EXIT_FAILED, "--from: tensor \"%s\" is %s, what it shall replace of \"%s\" is %s",
-        safetensors_printable(source->name, source->name_length, from),
-        safetensors_shape_text(source->shape, source->rank, have),
-        safetensors_printable(s->tensor->name, s->tensor->name_length, to),
-        safetensors_shape_text(shape, slice_rank(s), want));
+        text_printable(source->name, source->name_length, from),
+        shape_text(source->shape, source->rank, have),
+        text_printable(s->tensor->name, s->tensor->name_length, to),
+        shape_text(shape, slice_rank(s), want));
 }
 
 static void check_source(const Slice *s, const SafetensorsTensor *source)

@@ -1,9 +1,7 @@
 /* run explain: follows the last token of a prompt through the network, a line a step: the tensor, where its bytes are,
  * its shape, and what comes out. After each layer, the next token that the model would choose if it ended there. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "common.h"
+#include "commands/common.h"
+#include "kernels/vector.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,16 +1,15 @@
 /* What generate and chat share: how to choose tokens, and what is reported of a run. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "common.h"
+#include "base/cpu.h"
+#include "base/file.h"
+#include "base/threads.h"
+#include "commands/common.h"
+#include "generate/config.h"
+#include "json.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "../json.h"
-#include "../threads.h"
 
 /* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
@@ -97,14 +96,18 @@ static void tell_not_followed(const char *path, const char *text, size_t length)
 Choosing choose_sampling(const Session *s, const SamplingArguments *a, bool chat)
 {
     Choosing c = {0};
+    GenerationConfig file;
     size_t size = strlen(s->checkpoint.directory) + 32, length = 0;
     char *path = must(malloc(size)), *text = NULL, err[512];
     snprintf(path, size, "%s/generation_config.json", s->checkpoint.directory);
-    if (!access(path, F_OK) && !(text = checkpoint_read_file(path, 1 << 20, &length, err)))
+    if (!access(path, F_OK) && !(text = file_read(path, 1 << 20, &length, err)))
         die(EXIT_FAILED, "%s", err);
-    if (sample_options_parse(&c.sampling, c.eos, &c.n_eos, text, length, path, err))
+    if (generation_config_parse(&file, text, length, path, err))
         die(EXIT_FAILED, "%s", err);
     tell_not_followed(path, text, length);
+    c.sampling = file.sampling;
+    c.n_eos = file.n_eos;
+    memcpy(c.eos, file.eos_ids, c.n_eos * sizeof *c.eos);
     free(text);
     free(path);
     apply(a, &c.sampling);

@@ -7,10 +7,11 @@
  *
  * sha256sum -c passes over lines that begin with #.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "../checkpoint_sha256.h"
+#include "base/sha256.h"
+#include "base/threads.h"
+#include "checkpoint/patch.h"
+#include "checkpoint/shards.h"
+#include "commands/slice.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,11 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "../checkpoint_patch.h"
-#include "../checkpoint_shards.h"
-#include "../threads.h"
-#include "slice.h"
 
 #define PIECE ((size_t)1 << 20)
 

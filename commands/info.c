@@ -1,14 +1,13 @@
 /* The parts of `run info`: a tensor's two lines, warnings, summary, map, the model's memory, JSON. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "common.h"
+#include "base/cpu.h"
+#include "base/file.h"
+#include "checkpoint/weights.h"
+#include "commands/common.h"
+#include "kernels/quantize.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-#include "../threads.h"
 
 static uint64_t parameters_of(const SafetensorsFile *f)
 {
@@ -127,7 +126,7 @@ static void print_dtypes(const Checkpoint *c)
         sums[t->dtype].elements += t->elements;
         sums[t->dtype].bytes += t->length;
     }
-    for (int d = 0; d < DTYPE_COUNT; d++)
+    for (size_t d = 0; d < DTYPE_COUNT; d++)
         if (sums[d].tensors)
             printf("dtype           %s: %llu tensor%s, %llu parameters, %llu bytes\n", dtype_name((Dtype)d),
                    (unsigned long long)sums[d].tensors, sums[d].tensors == 1 ? "" : "s",
@@ -342,31 +341,17 @@ void info_map(const Checkpoint *c)
 
 /* ---- the model: config, tokenizer, memory ------------------------------------------------------------------------ */
 
-static uint64_t as_type(WeightType type, size_t rows, size_t cols)
-{
-    if (type == WEIGHT_F32)
-        return 4 * (uint64_t)rows * cols;
-    return cols % 32 ? 0 : matmul_quantized_size(type, rows, cols);
-}
-
 /* Bytes of the weights in a mode; 0: not possible in it. BF16 leaves them as they are in the file. */
 static uint64_t weight_bytes(const Checkpoint *cp, const Config *c, WeightMode mode)
 {
     uint64_t bytes = 0;
-    if (mode == MODE_BF16) {
-        for (size_t i = 0; i < checkpoint_tensor_count(cp); i++)
-            bytes += checkpoint_tensor(cp, i)->length;
-        return bytes;
+    if (mode != MODE_BF16) {
+        bytes = weights_copy_bytes(c, mode);
+        return bytes == UINT64_MAX ? 0 : bytes;
     }
-    if (mode != MODE_F32 && (c->dim % 32 || c->hidden_dim % 32 || c->q_dim % 32))
-        return 0;
-    WeightType inner = mode == MODE_F32 ? WEIGHT_F32 : mode == MODE_Q8 ? WEIGHT_Q8 : WEIGHT_Q4;
-    WeightType outer = mode == MODE_F32 ? WEIGHT_F32 : WEIGHT_Q8;
-    bytes += c->n_layers * (as_type(inner, c->q_dim, c->dim) + 2 * as_type(inner, c->kv_dim, c->dim) +
-                            as_type(inner, c->dim, c->q_dim) + 2 * as_type(inner, c->hidden_dim, c->dim) +
-                            as_type(inner, c->dim, c->hidden_dim));
-    bytes += c->n_layers * sizeof(float) * (c->q_dim + 2 * c->kv_dim + 2 * c->dim);
-    return bytes + as_type(outer, c->vocab_size, c->dim) * (c->tie_word_embeddings ? 1 : 2);
+    for (size_t i = 0; i < checkpoint_tensor_count(cp); i++)
+        bytes += checkpoint_tensor(cp, i)->length;
+    return bytes;
 }
 
 static uint64_t memory_needed(const Checkpoint *cp, const Config *c, WeightMode mode, size_t ctx)
@@ -510,7 +495,7 @@ static JsonValue *read_config_json(const Checkpoint *c, char **text)
     size_t size = strlen(c->directory) + 32, length;
     char *path = must(malloc(size)), err[512];
     snprintf(path, size, "%s/config.json", c->directory);
-    *text = checkpoint_read_file(path, (size_t)16 << 20, &length, err);
+    *text = file_read(path, (size_t)16 << 20, &length, err);
     free(path);
     return *text ? json_parse(*text, length, err) : NULL;
 }

@@ -1,8 +1,5 @@
 /* run json: json.c at work. Checks a JSON text and prints it again, or a checkpoint's header. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "common.h"
+#include "commands/common.h"
 
 #include <stdlib.h>
 #include <string.h>

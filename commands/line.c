@@ -8,10 +8,7 @@
  * The terminal is in raw mode only inside line_read(). Signals that end the process put it back first; those that
  * change what is to be done arrive during pselect() alone.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "line.h"
+#include "commands/line.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -22,8 +19,8 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "../unicode.h"
-#include "common.h"
+#include "base/unicode.h"
+#include "commands/common.h"
 
 static void add(Text *text, const char *bytes, size_t length)
 {

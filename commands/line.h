@@ -2,7 +2,8 @@
 #ifndef LINE_H
 #define LINE_H
 
-#include "../tokenizer.h"
+#include "base/base.h"
+#include "tokenizer.h"
 
 typedef enum { LINE_OK, LINE_END, LINE_INTERRUPTED } LineResult;
 

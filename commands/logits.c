@@ -1,8 +1,6 @@
 /* run logits: the likeliest next tokens, or the logits of every position as a file. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "common.h"
+#include "commands/common.h"
+#include "kernels/vector.h"
 
 #include <stdlib.h>
 #include <string.h>

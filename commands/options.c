@@ -1,8 +1,5 @@
 /* The table of options of a command: what parses it also prints it as --help. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "common.h"
+#include "commands/common.h"
 
 #include <errno.h>
 #include <math.h>

@@ -2,16 +2,13 @@
  *
  * The surprise of a token is -log p(token | those before it), in nats; nll is the mean over all tokens but the first of
  * each window, and perplexity is exp(nll): as if the model chose among that many equally likely tokens. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "common.h"
+#include "base/threads.h"
+#include "commands/common.h"
+#include "kernels/elementary.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "../threads.h"
 
 /* Surprises of a block: logits [n][vocab] against the ids that follow. */
 typedef struct {

@@ -1,8 +1,13 @@
 /* A model opened for running: checkpoint, weights, tokenizer and state, by the common options. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "common.h"
+#include "base/cpu.h"
+#include "base/file.h"
+#include "base/threads.h"
+#include "checkpoint/edit.h"
+#include "checkpoint/weights.h"
+#include "commands/common.h"
+#include "kernels/elementary.h"
+#include "kernels/quantize.h"
+#include "kernels/vector.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -13,17 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../checkpoint_disk.h"
-#include "../checkpoint_edit.h"
-#include "../threads.h"
-
 /* ---- which model ------------------------------------------------------------------------------------------------- */
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
 
 /* The model that was named, or the default, with a line that says so if it is the demo. Fresh. */
 static char *model_path(const char *model)
@@ -70,7 +65,7 @@ static bool is_in_folder(const Checkpoint *c, const char *name, const char *path
     size_t size = strlen(c->directory) + strlen(name) + 2;
     char *file = must(malloc(size));
     snprintf(file, size, "%s/%s", c->directory, name);
-    bool same = disk_same(path, file);
+    bool same = file_same(path, file);
     free(file);
     return same;
 }
@@ -79,7 +74,7 @@ bool is_model_file(const Checkpoint *c, const char *path)
 {
     bool found = is_in_folder(c, "model.safetensors.index.json", path);
     for (size_t i = 0; i < checkpoint_file_count(c); i++)
-        found = found || disk_same(path, checkpoint_file(c, i)->path);
+        found = found || file_same(path, checkpoint_file(c, i)->path);
     for (size_t i = 0; i < CHECKPOINT_COMPANIONS; i++)
         found = found || is_in_folder(c, checkpoint_companions[i], path);
     return found;
@@ -103,7 +98,7 @@ Tokenizer *open_tokenizer(void)
 {
     char err[512], *path = model_path(common.model);
     struct stat st;
-    if (!stat(path, &st) && S_ISREG(st.st_mode) && ends_with(path, ".json") && !ends_with(path, ".index.json")) {
+    if (!stat(path, &st) && S_ISREG(st.st_mode) && text_ends_with(path, ".json") && !text_ends_with(path, ".index.json")) {
         Tokenizer *t = tokenizer_open(path, err); /* a tokenizer.json by any name */
         if (!t)
             die(EXIT_FAILED, "%s", err);
@@ -176,24 +171,6 @@ static WeightMode wanted_mode(void)
     usage_error("--weights: '%.100s' is unknown; there are f32, bf16, q8 and q4", common.weights);
 }
 
-/* Bytes of the copy that a mode makes: counted from the tensors that are there, which the file's size bounds. */
-static uint64_t copy_bytes(const Session *s, WeightMode mode)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < checkpoint_tensor_count(&s->checkpoint); i++) {
-        const SafetensorsTensor *t = checkpoint_tensor(&s->checkpoint, i);
-        bool head = !strcmp(t->name, "lm_head.weight"), outer = head || !strcmp(t->name, "model.embed_tokens.weight");
-        if ((head && s->model.config.tie_word_embeddings) || t->elements > UINT64_MAX / 8 - bytes / 4)
-            continue;
-        if (mode == MODE_F32 || t->rank != 2)
-            bytes += 4 * t->elements;
-        else
-            bytes += matmul_quantized_size(mode == MODE_Q8 || outer ? WEIGHT_Q8 : WEIGHT_Q4, (size_t)t->shape[0],
-                                           (size_t)t->shape[1]);
-    }
-    return bytes;
-}
-
 /* A copy only where it fits, together with what a first block of tokens takes. */
 static WeightMode fitting_mode(const Session *s, WeightMode mode)
 {
@@ -201,7 +178,7 @@ static WeightMode fitting_mode(const Session *s, WeightMode mode)
         return mode;
     const Config *c = &s->model.config;
     size_t block = common.block < c->max_positions ? common.block : c->max_positions;
-    uint64_t need = copy_bytes(s, mode), free_bytes = cpu_memory_available();
+    uint64_t need = weights_copy_bytes(c, mode), free_bytes = cpu_memory_available();
     char a[32], b[32];
     if (need + run_state_bytes(c, block, block) < free_bytes)
         return mode;
@@ -221,7 +198,7 @@ static uint64_t matrix_bytes(const Matrix *m)
         return 4 * (uint64_t)m->rows * m->cols;
     if (m->type == WEIGHT_BF16 || m->type == WEIGHT_F16)
         return 2 * (uint64_t)m->rows * m->cols;
-    return matmul_quantized_size(m->type, m->rows, m->cols);
+    return quantized_size(m->type, m->rows, m->cols);
 }
 
 /* The matrices that one token reads, 7 a layer and the head: the i-th, or NULL after the last. */
@@ -241,19 +218,31 @@ void check_sizes(const Checkpoint *c)
         die(EXIT_FAILED, "%s", err);
 }
 
-static void loading(void *context, uint64_t done, uint64_t total)
+typedef struct {
+    uint64_t done, total;
+} Loading;
+
+static int show_loading(void *context, uint64_t bytes)
 {
-    (void)context;
-    progress("loading the weights", done, total);
+    Loading *l = context;
+    l->done += bytes;
+    progress("loading the weights", l->done, l->total);
+    return 0;
 }
 
 static void load_weights(Session *s, WeightMode mode)
 {
     SafetensorsFile *st = &s->checkpoint.st;
-    st->progress = loading;
-    s->model.weights.mode = fitting_mode(s, mode);
-    if (safetensors_load_weights(st, &s->model.config, &s->model.weights))
-        die(EXIT_FAILED, "%s", st->error);
+    Loading loading = {0};
+    char err[512];
+    for (size_t i = 0; i < checkpoint_tensor_count(&s->checkpoint); i++)
+        loading.total += checkpoint_tensor(&s->checkpoint, i)->length;
+    st->progress = show_loading;
+    st->progress_context = &loading;
+    if (weights_check(st, &s->model.config, err) ||
+        weights_load(st, &s->model.config, fitting_mode(s, mode), &s->model.weights, err))
+        die(EXIT_FAILED, "%s", err);
+    st->progress = NULL;
     check_sizes(&s->checkpoint);
     progress_end();
     const Matrix *m;
@@ -351,7 +340,7 @@ void session_close(Session *s)
 {
     run_state_free(&s->state);
     tokenizer_close(s->tokenizer);
-    safetensors_free_weights(&s->model.weights);
+    weights_free(&s->model.weights);
     config_free(&s->model.config);
     checkpoint_close(&s->checkpoint);
     threads_stop();

@@ -1,8 +1,5 @@
 /* `run info --tensor, --slice, --npy, --stats, --at`: the numbers of a checkpoint, reading only what is shown. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "slice.h"
+#include "commands/slice.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -10,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../checkpoint_disk.h"
-#include "../checkpoint_number.h"
-#include "../checkpoint_shards.h"
-#include "../threads.h"
+#include "base/file.h"
+#include "base/threads.h"
+#include "checkpoint/number.h"
+#include "checkpoint/shards.h"
 
 #define BINS  20
 #define EDGE  3   /* numbers that are shown at either end of a long axis */
@@ -41,7 +38,7 @@ static _Noreturn void no_such_tensor(const Checkpoint *c, const char *name)
 {
     const SafetensorsTensor *best = NULL;
     size_t least = SIZE_MAX, length = strlen(name);
-    char shown[SAFETENSORS_PRINTABLE], wrong[SAFETENSORS_PRINTABLE];
+    char shown[TEXT_PRINTABLE], wrong[TEXT_PRINTABLE];
     for (size_t i = 0; length < 256 && i < checkpoint_tensor_count(c); i++) {
         const SafetensorsTensor *t = checkpoint_tensor(c, i);
         size_t distance = t->name_length < 256 ? edit_distance(name, length, t->name, t->name_length) : SIZE_MAX;
@@ -50,10 +47,10 @@ static _Noreturn void no_such_tensor(const Checkpoint *c, const char *name)
             best = t;
         }
     }
-    safetensors_printable(name, length, wrong);
+    text_printable(name, length, wrong);
     if (best)
         die(EXIT_FAILED, "%s: there is no tensor \"%s\"; did you mean \"%s\"?", c->argument, wrong,
-            safetensors_printable(best->name, best->name_length, shown));
+            text_printable(best->name, best->name_length, shown));
     die(EXIT_FAILED, "%s: there is no tensor \"%s\"", c->argument, wrong);
 }
 

@@ -2,8 +2,9 @@
 #ifndef COMMANDS_SLICE_H
 #define COMMANDS_SLICE_H
 
-#include "../checkpoint_slice.h"
-#include "common.h"
+#include "base/base.h"
+#include "checkpoint/slice.h"
+#include "commands/common.h"
 
 #define NOWHERE UINT64_MAX
 
@@ -32,7 +33,7 @@ void print_index(FILE *out, const SafetensorsTensor *t, uint64_t element); /* [3
 /* Before files are written: Ctrl-C is noted, and a file-size limit is an error like a full disk. */
 void prepare_writing(void);
 
-/* What a DiskProgress is told with: shows done of total, and stops the work after Ctrl-C. */
+/* What a FileProgress is told with: shows done of total, and stops the work after Ctrl-C. */
 typedef struct {
     const char *what;
     uint64_t done, total;

@@ -1,13 +1,9 @@
 /* run split and run merge: the same model in other files. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "../checkpoint_shards.h"
+#include "checkpoint/shards.h"
+#include "commands/slice.h"
 
 #include <inttypes.h>
 #include <string.h>
-
-#include "slice.h"
 
 static uint64_t bytes_of(const Checkpoint *c)
 {

@@ -1,8 +1,5 @@
 /* run tokenize: text into tokens, ids into text, or a stream of such requests, one JSON object a line. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "common.h"
+#include "commands/common.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -58,7 +55,7 @@ static void decode_ids(const Tokenizer *t, const char *list, bool skip_special)
     size_t n;
     int *ids = parse_ids(list, &n);
     if (tokenizer_decode(t, ids, n, skip_special, &text))
-        die(EXIT_FAILED, "not enough memory");
+        die(EXIT_FAILED, "out of memory");
     if (common.json) {
         write_json(t, ids, n, &text);
     } else {
@@ -79,7 +76,7 @@ static int read_ids(const JsonValue *list, IdList *ids, char err[512])
         if (json_u64(v, &id) || id > UINT32_MAX)
             return snprintf(err, 512, "\"ids\" should hold integers from 0 to %u", UINT32_MAX), -1;
         if (id_list_append(ids, id > INT_MAX ? -1 : (int)id))
-            return snprintf(err, 512, "not enough memory"), -1;
+            return snprintf(err, 512, "out of memory"), -1;
     }
     return 0;
 }
@@ -149,7 +146,7 @@ static int answer(Tokenizer *t, const JsonValue *request, Text *out, IdList *ids
     if (list && read_ids(list, ids, err))
         return -1;
     if (list && tokenizer_decode(t, ids->items, ids->count, skip_special, out))
-        return snprintf(err, 512, "not enough memory"), -1;
+        return snprintf(err, 512, "out of memory"), -1;
     putchar('{');
     if (!text) {
         printf("\"text\":");
@@ -182,7 +179,7 @@ static int answer_lines(Tokenizer *t)
             if (n < 0 && errno != EINTR)
                 die(EXIT_FAILED, "standard input: %s", strerror(errno));
             if (n > 0 && text_append(&input, chunk, (size_t)n))
-                die(EXIT_FAILED, "not enough memory");
+                die(EXIT_FAILED, "out of memory");
             end = n == 0;
             continue;
         }

@@ -5,17 +5,18 @@
  * Prints, for each weight type, GB/s of a decode step (one vector, the matrices of a 0.5B model) beside what the same
  * threads read from memory, and GFLOP/s of each shape at several numbers of vectors beside the peak of the level's
  * multiply-adds. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#include "base/base.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
-#include "../matmul.h"
-#include "../threads.h"
+#include "base/cpu.h"
+#include "base/threads.h"
+#include "kernels/matmul.h"
+#include "kernels/quantize.h"
 
 #define REPEATS 9
 #define LAYERS 24
@@ -116,7 +117,7 @@ static const Shape shapes[] = {
 static size_t matrix_bytes(WeightType type, size_t rows, size_t cols)
 {
     if (type >= WEIGHT_Q8)
-        return matmul_quantized_size(type, rows, cols);
+        return quantized_size(type, rows, cols);
     return rows * cols * (type == WEIGHT_F32 ? 4 : 2);
 }
 
@@ -189,7 +190,7 @@ static void bench_quantize(WeightType type, const char *name, unsigned char *mem
     for (int i = 0; i < REPEATS; i++) {
         size_t bad;
         t[i] = now();
-        if (matmul_quantize(&dst, memory + size / 2, &src, &bad))
+        if (quantize_matrix(&dst, memory + size / 2, &src, &bad))
             printf("bad row %zu\n", bad);
         t[i] = now() - t[i];
     }

@@ -72,6 +72,7 @@ ssize_t pread(int fd, void *bytes, size_t n, off_t offset)
 
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
 
 void *malloc(size_t n)
 {
@@ -81,6 +82,11 @@ void *malloc(size_t n)
 void *calloc(size_t n, size_t size)
 {
     return fails(ALLOCATION) ? NULL : __libc_calloc(n, size);
+}
+
+void *aligned_alloc(size_t alignment, size_t size)
+{
+    return fails(ALLOCATION) ? NULL : __libc_memalign(alignment, size);
 }
 #else
 #define ALLOCATIONS_FAIL 0

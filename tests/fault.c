@@ -9,9 +9,8 @@
  *     enospc, eio, eintr   the call fails; full: so do all after it that need room; short: a write writes half
  * fsync only notes what would be safe: the test need not wait for a disk.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#include "base/base.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

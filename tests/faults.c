@@ -17,9 +17,8 @@
  * As a program (-DROOMS, linked with the rooms): each room's functions with each allocation failing in turn. They must
  * fail with a sentence, or succeed, and leave no memory behind.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#include "base/base.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -266,14 +265,16 @@ __attribute__((destructor)) static void end(void)
 
 /* ---- as a program ------------------------------------------------------------------------------------------------ */
 
-#include "../checkpoint.h"
-#include "../checkpoint_edit.h"
-#include "../checkpoint_patch.h"
-#include "../sample.h"
-#include "../checkpoint_shards.h"
-#include "../checkpoint_slice.h"
-#include "../threads.h"
-#include "../unicode.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/edit.h"
+#include "checkpoint/patch.h"
+#include "generate/config.h"
+#include "generate/generate.h"
+#include "checkpoint/shards.h"
+#include "checkpoint/slice.h"
+#include "base/threads.h"
+#include "base/unicode.h"
+#include "checkpoint/weights.h"
 #include "check.h"
 
 #define DEMO "tests/demo"
@@ -306,10 +307,8 @@ static int do_config(char err[512])
 
 static int do_generation(char err[512])
 {
-    SampleOptions o;
-    int eos[16];
-    size_t n;
-    return sample_options_parse(&o, eos, &n, demo_generation, generation_length, "generation_config.json", err);
+    GenerationConfig g;
+    return generation_config_parse(&g, demo_generation, generation_length, "generation_config.json", err);
 }
 
 static int do_open(char err[512])
@@ -336,10 +335,10 @@ static int do_read(char err[512])
 static int do_weights(WeightMode mode, char err[512])
 {
     TransformerWeights w = {.mode = mode};
-    int status = safetensors_load_weights(&demo, &config, &w);
+    int status = weights_load(&demo, &config, w.mode, &w, err);
     snprintf(err, 512, "%s", demo.error);
     if (status == 0)
-        safetensors_free_weights(&w);
+        weights_free(&w);
     return status;
 }
 
@@ -561,7 +560,7 @@ static const struct {
     int (*run)(char err[512]);
 } things[] = {{"json_parse", do_json},
               {"config_parse", do_config},
-              {"sample_options_parse", do_generation},
+              {"generation_config_parse", do_generation},
               {"checkpoint_open", do_open},
               {"checkpoint_open, read", do_read},
               {"weights f32", do_f32},
@@ -608,14 +607,14 @@ static void prepare(void)
 {
     char err[512] = "", path[256];
     Checkpoint c;
-    demo_config = checkpoint_read_file(DEMO "/config.json", 1 << 20, &config_length, err);
-    demo_generation = checkpoint_read_file(DEMO "/generation_config.json", 1 << 20, &generation_length, err);
+    demo_config = file_read(DEMO "/config.json", 1 << 20, &config_length, err);
+    demo_generation = file_read(DEMO "/generation_config.json", 1 << 20, &generation_length, err);
     tokenizer = tokenizer_open(DEMO, err);
     model.weights.mode = MODE_BF16;
     if (!demo_config || !demo_generation || !tokenizer || !mkdtemp(work) ||
         safetensors_open(DEMO "/model.safetensors", &demo) != 0 ||
         config_parse(&config, demo_config, config_length, "config.json", err) != 0 ||
-        safetensors_load_weights(&demo, &config, &model.weights) != 0 || threads_start(1, err) != 0 ||
+        weights_load(&demo, &config, model.weights.mode, &model.weights, err) != 0 || threads_start(1, err) != 0 ||
         checkpoint_open(&c, DEMO, false, err) != 0) {
         printf("cannot begin: %s\n", err);
         exit(1);

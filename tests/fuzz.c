@@ -5,18 +5,7 @@
  * entries check what must hold of any input: text that was written reads back the same, and so on. tests/fuzz.sh
  * builds and runs it; it is linked with -Wl,--wrap=exit, so that what ends the program ends one input here.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "../commands/slice.h"
-#include "../commands/tokenize.c"
-#include "../checkpoint_edit.h"
-#include "../checkpoint_journal.h"
-#include "../checkpoint_number.h"
-#include "../checkpoint_patch.h"
-#include "../checkpoint_sha256.h"
-#include "../checkpoint_slice.h"
-#include "../unicode.h"
+#include "base/base.h"
 
 #include <fcntl.h>
 #include <ftw.h>
@@ -25,6 +14,17 @@
 #include <setjmp.h>
 #include <sys/stat.h>
 #include <time.h>
+
+#include "base/sha256.h"
+#include "base/unicode.h"
+#include "checkpoint/edit.h"
+#include "checkpoint/journal.h"
+#include "checkpoint/number.h"
+#include "checkpoint/patch.h"
+#include "checkpoint/slice.h"
+#include "checkpoint/weights.h"
+#include "commands/slice.h"
+#include "commands/tokenize.c"
 
 #define MOST 8192 /* bytes of an input */
 
@@ -326,8 +326,8 @@ static void fuzz_config(const unsigned char *bytes, size_t n)
             rope_frequencies(&c, frequencies, &scale);
         free(frequencies);
         run_state_bytes(&c, c.max_positions, 512);
-        if (safetensors_load_weights(&st, &c, &w) == 0)
-            safetensors_free_weights(&w);
+        if (weights_load(&st, &c, w.mode, &w, err) == 0)
+            weights_free(&w);
     }
     config_free(&c);
     free(text);
@@ -336,11 +336,10 @@ static void fuzz_config(const unsigned char *bytes, size_t n)
 static void fuzz_generation(const unsigned char *bytes, size_t n)
 {
     char err[512], *text = exact_copy(bytes, n);
-    SampleOptions o;
-    int eos[16];
-    size_t n_eos = 0;
-    if (sample_options_parse(&o, eos, &n_eos, text, n, "generation_config.json", err) == 0) {
-        demand(n_eos <= 16);
+    GenerationConfig g;
+    if (generation_config_parse(&g, text, n, "generation_config.json", err) == 0) {
+        SampleOptions o = g.sampling;
+        demand(g.n_eos <= 16);
         if (sample_options_check(&o, err) == 0) {
             float logits[8] = {1, 2, 3, -4, 5, 6, 7, 100};
             Sampler s;

@@ -1,65 +1,79 @@
 #!/bin/sh
-# The rooms: which file may include which (arrows point one way), who may print or exit, and that every name that README's
-# "Reading along" points at stands where it says.
+# The layout: which folder may include which (arrows point one way, between folders and between the files of one), who may
+# print or exit, and that every name that README's "Reading along" points at stands where it says.
 set -u
+cd "$(dirname "$0")/.." || exit 1
 passed=0 failed=0
 good() { passed=$((passed + 1)); }
 bad() { failed=$((failed + 1)); echo "rooms: $*"; }
 
-# room: rooms it may include, itself aside
+# X.c, X.h and the folder X/ are one module.
+module_of() {
+    case $1 in
+    */*) echo "${1%%/*}" ;;
+    *) echo "${1%.*}" ;;
+    esac
+}
+
+# The modules that a module may include, itself aside.
 allowed() {
     case $1 in
-    json | unicode | threads) echo "" ;;
-    matmul) echo "threads" ;;
-    net) echo "matmul threads json" ;;
-    safetensors) echo "json threads net matmul" ;;
-    checkpoint) echo "safetensors json threads net matmul" ;;
-    tokenizer) echo "json unicode" ;;
-    sample) echo "net tokenizer matmul json unicode" ;;
+    base) echo "" ;;
+    json | kernels) echo "base" ;;
+    net) echo "kernels base" ;;
+    tokenizer) echo "json base" ;;
+    safetensors) echo "net json kernels base" ;;
+    checkpoint) echo "safetensors net json kernels base" ;;
+    generate) echo "net tokenizer json kernels base" ;;
+    server) echo "generate checkpoint tokenizer safetensors net json kernels base" ;;
+    commands) echo "server checkpoint generate tokenizer safetensors net json kernels base" ;;
+    run) echo "commands" ;;
     esac
 }
 
-# A room's files: its own pair and the files that stand beside it.
-files_of() {
-    case $1 in
-    matmul) echo matmul.c matmul.h matmul_*.c matmul_*.h attention.c attention_kernels.h ;;
-    tokenizer) echo tokenizer*.c tokenizer*.h ;;
-    safetensors) echo safetensors*.c safetensors*.h ;;
-    checkpoint) echo checkpoint*.c checkpoint*.h ;;
-    *) echo "$1.c" "$1.h" ;;
-    esac
-}
-
-room_of() { # of an included header
-    for r in json unicode threads matmul net safetensors checkpoint tokenizer sample; do
-        for f in $(files_of $r); do
-            [ "$f" != "$1" ] || echo $r
-        done
+files=$(ls ./*.[ch] ./*/*.[ch] | sed 's|^\./||' | grep -v '^tests/')
+edges=$(mktemp) || exit 1
+trap 'rm -f "$edges"' EXIT
+for file in $files; do
+    module=$(module_of "$file")
+    for header in $(sed -n 's/^#include "\(.*\)"/\1/p' "$file"); do
+        to=$(module_of "$header")
+        case " $module $(allowed "$module") " in
+        *" $to "*) good ;;
+        *) bad "$file includes $header, but $module may not use $to" ;;
+        esac
+        case $header in
+        *internal.h) [ "$module" = "$to" ] && good || bad "$file includes $header, which is $to's own" ;;
+        esac
+        # X.c and X.h are one node; an internal header is its module's own affair
+        case $header in
+        *internal.h | *_lanes.h | "${file%.*}".h) ;;
+        *) echo "${file%.*} ${header%.*}" >>"$edges" ;;
+        esac
     done
-}
-
-for room in json unicode threads matmul net safetensors checkpoint tokenizer sample; do
-    for file in $(files_of $room); do
-        [ -f "$file" ] || continue
-        for header in $(sed -n 's/^#include "\(.*\)"/\1/p' "$file"); do
-            to=$(room_of "$header")
-            case " $room $(allowed $room) " in
-            *" $to "*) [ -n "$to" ] && good || bad "$file includes $header, which is no room's" ;;
-            *) bad "$file includes $header, but $room may not use $to" ;;
-            esac
-        done
-        # only run.c and commands/ print or end the program
+    # only run.c and commands/ print or end the program
+    case $module in
+    run | commands) ;;
+    *)
         if grep -nE '(^|[^_a-z])(printf|puts|perror|exit|_exit|abort)\(|stderr' "$file" | grep -vE '^[0-9]+: *\*'; then
             bad "$file prints or exits"
         else
             good
         fi
-    done
+        ;;
+    esac
 done
+# tokenizer.c and the files of tokenizer/ may call each other
+circles=$(sed 's|tokenizer/[a-z_]*|tokenizer|g' "$edges" | awk '$1 != $2' | tsort 2>&1 >/dev/null)
+[ -z "$circles" ] && good || bad "files include each other in a circle:" $circles
 
-# every .c at the top level belongs to a room
-for file in *.c; do
-    [ "$file" = run.c ] || [ -n "$(room_of "$file")" ] && good || bad "$file belongs to no room"
+# what stands at the top level
+for name in *; do
+    case $name in
+    Makefile | README.md | download.sh | tests | base | kernels | tokenizer | generate | checkpoint | server | commands) good ;;
+    run.c | safetensors.[ch] | net.[ch] | json.[ch] | tokenizer.[ch]) good ;;
+    *) ! git ls-files --error-unmatch "$name" >/dev/null 2>&1 && good || bad "$name has no place at the top level" ;;
+    esac
 done
 
 # "Reading along": rows of the form | ... | `name` | `file` |

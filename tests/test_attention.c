@@ -1,13 +1,19 @@
 /* attention.c: every kernel level against the scalar definition bit for bit, and that against double precision. */
+#include "base/base.h"
+
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../matmul.h"
-#include "../threads.h"
+#include "base/cpu.h"
+#include "base/threads.h"
 #include "check.h"
+#include "kernels/attention.h"
+#include "kernels/elementary.h"
+#include "kernels/matmul.h"
+#include "kernels/vector.h"
 
 static uint64_t random_state = 88172645463325252u;
 

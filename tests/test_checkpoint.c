@@ -1,10 +1,6 @@
 /* checkpoint.c: what a model argument means, shards and their index, the Hugging Face cache, the default model, and
  * what is said of files that are something else. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "../checkpoint.h"
-#include "../checkpoint_shards.h"
+#include "base/base.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -13,6 +9,9 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/shards.h"
+#include "checkpoint/weights.h"
 
 static char root[256], home[4096]; /* a fresh folder; the working directory at the start */
 
@@ -164,7 +163,7 @@ static void test_arguments(void)
     refuses(at("one/model.safetensors/x"), "Not a directory");
     refuses("model.safetensors", "model.safetensors: No such file or directory; ./download.sh fetches a model");
     refuses("", "./download.sh");
-    refuses("/dev/null", "is no regular file");
+    refuses("/dev/null", "is not a regular file");
     refuses("-", "./download.sh");
     char err[512];
     check(!checkpoint_directory(at("nothing"), err) && strstr(err, "No such file"), "%s", err);
@@ -306,13 +305,13 @@ static void test_bad_indexes(void)
     put_index("bad", "{\"a\":null}");
     refuses(at("bad"), "weight_map must give every tensor the name of a file");
     put_index("bad", "{\"a\":\"x\",}");
-    refuses(at("bad"), "model.safetensors.index.json is no valid JSON: byte ");
+    refuses(at("bad"), "model.safetensors.index.json is not valid JSON: byte ");
     put_text(at("bad/model.safetensors.index.json"), "[]");
     refuses(at("bad"), "is no index of shards");
     put_text(at("bad/model.safetensors.index.json"), "");
-    refuses(at("bad"), "is no valid JSON");
+    refuses(at("bad"), "is not valid JSON");
     put_text(at("bad/model.safetensors.index.json"), "Entry not found");
-    refuses(at("bad"), "is no valid JSON");
+    refuses(at("bad"), "is not valid JSON");
     put_text(at("bad/config.json"), "{\"hidden_size\":4}");
     refuses(at("bad/config.json"), "config.json is no index of shards");
     char map[12000] = "{";
@@ -457,7 +456,7 @@ static void test_wrong_files(void)
         {B("\4\0\0\0\0\0\0\0{}\0\0"), "the header is padded with NUL bytes; only spaces are allowed"},
         {B("\x7b\0\0\0\0\0\0\0{}"), "121 bytes missing at the end"}, /* the length's first byte is a { */
         {B("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), "announce a header of 18446744073709551615 bytes"},
-        {B("\0\0\0\0\0\0\0\0"), "the header is no valid JSON"},
+        {B("\0\0\0\0\0\0\0\0"), "the header is not valid JSON"},
         {B("\1\0\0"), "5 bytes missing"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -480,18 +479,18 @@ static void test_reading(void)
     char err[512] = "";
     size_t length = 0;
     put_bytes(at("r"), "a\0b\n", 4);
-    char *text = checkpoint_read_file(at("r"), 4, &length, err);
+    char *text = file_read(at("r"), 4, &length, err);
     check(text && length == 4 && memcmp(text, "a\0b\n", 5) == 0, "%s", err);
     free(text);
-    check(!checkpoint_read_file(at("r"), 3, &length, err) && strstr(err, "/r has 4 bytes; more than 3 are not read"),
+    check(!file_read(at("r"), 3, &length, err) && strstr(err, "/r: has 4 bytes; at most 3 are read"),
           "%s", err);
-    check(!checkpoint_read_file(at("none"), 9, &length, err) && strstr(err, "/none: No such file"), "%s", err);
-    check(!checkpoint_read_file(root, 9, &length, err) && strstr(err, "is a folder"), "%s", err);
-    check(mkfifo(at("fifo"), 0600) == 0 && !checkpoint_read_file(at("fifo"), 9, &length, err)
-              && strstr(err, "is no regular file"),
+    check(!file_read(at("none"), 9, &length, err) && strstr(err, "/none: No such file"), "%s", err);
+    check(!file_read(root, 9, &length, err) && strstr(err, "is a folder"), "%s", err);
+    check(mkfifo(at("fifo"), 0600) == 0 && !file_read(at("fifo"), 9, &length, err)
+              && strstr(err, "is not a regular file"),
           "%s", err);
     put_bytes(at("r"), "", 0);
-    text = checkpoint_read_file(at("r"), 0, &length, err);
+    text = file_read(at("r"), 0, &length, err);
     check(text && length == 0 && !*text, "an empty file: %s", err);
     free(text);
 
@@ -630,13 +629,13 @@ static void test_golden(const char *golden)
     snprintf(path, sizeof path, "%s/given/tiny/sharded", golden);
     check(checkpoint_open(&c, path, false, err) == 0 && c.st.n_shards >= 10, "%s", err);
     check(checkpoint_read_config(&c, &config, err) == 0, "%s", err);
-    check(safetensors_load_weights(&c.st, &config, &w) == 0, "%s", c.st.error);
+    check(weights_load(&c.st, &config, w.mode, &w, err) == 0, "%s", err);
     for (size_t i = 1; i < checkpoint_tensor_count(&c); i++) {
         const SafetensorsTensor *a = checkpoint_tensor(&c, i - 1), *b = checkpoint_tensor(&c, i);
         check(a->file == b->file ? a->offset <= b->offset : strcmp(a->file->path, b->file->path) < 0,
               "order of shard and offset");
     }
-    safetensors_free_weights(&w);
+    weights_free(&w);
     config_free(&config);
     checkpoint_close(&c);
 }

@@ -2,13 +2,7 @@
  * file, while it edits, undoes, masks, patches, splits and merges. tests/fault.c makes that happen. After each run
  * the files must be as before, as after, or there is a journal that brings back what was before, to the byte.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "../checkpoint.h"
-#include "../checkpoint_edit.h"
-#include "../checkpoint_shards.h"
-#include "check.h"
+#include "base/base.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,6 +12,11 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "check.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/edit.h"
+#include "checkpoint/shards.h"
 
 static char folder[] = "/tmp/run-crash-XXXXXX";
 static char library[64]; /* fault.c, built */

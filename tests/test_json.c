@@ -1,16 +1,14 @@
 /* json.c: what it accepts, what it says to what it refuses, numbers to the last digit, and the writers. Values were
  * taken from Python's json module; where that is laxer (lone surrogates, numbers beyond the doubles), from the rules in
  * json.h. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "../json.h"
+#include "base/base.h"
 
 #include <math.h>
 #include <time.h>
 
 #include "check.h"
 #include "failing.h"
+#include "json.h"
 
 /* A text in memory of exactly its length, so that a sanitizer sees every byte read behind it. */
 static char *exact_copy(const char *text, size_t length)
@@ -704,7 +702,7 @@ static void test_no_memory(void)
             JsonValue *v = json_parse(texts[i], strlen(texts[i]), err);
             bool failed = call_failed();
             check(failed == (at <= 2), "%s: a document and a piece of memory for it", texts[i]);
-            check(failed ? !v && strstr(err, ": not enough memory") : v != NULL, "%s: %s", texts[i], err);
+            check(failed ? !v && strstr(err, ": out of memory") : v != NULL, "%s: %s", texts[i], err);
             json_free(v);
         }
 }

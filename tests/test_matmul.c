@@ -1,17 +1,19 @@
 /* Every kernel level that this CPU has gives the bits of the scalar definition, and the definition is what matmul.h
  * says. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#include "base/base.h"
+
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../matmul.h"
-#include "../threads.h"
+#include "base/cpu.h"
+#include "base/threads.h"
 #include "check.h"
+#include "kernels/matmul.h"
+#include "kernels/quantize.h"
+#include "kernels/vector.h"
 
 static const char *const type_names[] = {"f32", "bf16", "f16", "q8", "q4"};
 
@@ -250,11 +252,11 @@ static void test_levels(void)
 
 static Matrix quantize(WeightType type, const Matrix *src)
 {
-    size_t bad, bytes = matmul_quantized_size(type, src->rows, src->cols);
+    size_t bad, bytes = quantized_size(type, src->rows, src->cols);
     unsigned char *storage = allocate(bytes);
     Matrix q = {storage, type, src->rows, src->cols};
     memset(storage, 0xaa, bytes);
-    check(matmul_quantize(&q, storage, src, &bad) == 0, "%s refused row %zu", type_names[type], bad);
+    check(quantize_matrix(&q, storage, src, &bad) == 0, "%s refused row %zu", type_names[type], bad);
     return q;
 }
 
@@ -321,7 +323,7 @@ static void compare_quantized(WeightType type, size_t rows, size_t cols, size_t 
             continue;
         cpu_set_level(level);
         Matrix again = quantize(type, &src);
-        check(!memcmp(m.data, again.data, matmul_quantized_size(type, rows, cols)), "%s: storage of %s %zux%zu",
+        check(!memcmp(m.data, again.data, quantized_size(type, rows, cols)), "%s: storage of %s %zux%zu",
               cpu_level_name(level), type_names[type], rows, cols);
         product(got, &again, x, n, NULL, &ws);
         check(same(got, want, n * rows), "%s: %s %zux%zu, %zu vectors", cpu_level_name(level), type_names[type], rows,
@@ -460,9 +462,9 @@ static void test_quantized_extremes(WeightType type)
             cpu_set_level(level);
             size_t bad = 0;
             w[64 + i * 20] = from_bits(refused[i]);
-            unsigned char *storage = allocate(matmul_quantized_size(type, 2, 64));
+            unsigned char *storage = allocate(quantized_size(type, 2, 64));
             Matrix q = {storage, type, 2, 64};
-            check(matmul_quantize(&q, storage, &src, &bad) == -1 && bad == 1, "%s, %s: %08x: bad row %zu",
+            check(quantize_matrix(&q, storage, &src, &bad) == -1 && bad == 1, "%s, %s: %08x: bad row %zu",
                   type_names[type], cpu_level_name(level), (unsigned)refused[i], bad);
             w[64 + i * 20] = 1;
             free(storage);

@@ -1,20 +1,25 @@
 /* net.c: config.json, rope frequencies bit for bit, and the whole network on the demo model against the reference's
  * logits: for every kernel level, thread count, block size and exact weight mode, with the same bits. */
-#include "../net.h"
+#include "base/base.h"
 
 #include <math.h>
 #include <stdint.h>
 
-#include "../checkpoint.h"
-#include "../threads.h"
+#include "base/cpu.h"
+#include "base/threads.h"
 #include "check.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/config.h"
+#include "checkpoint/weights.h"
+#include "kernels/vector.h"
+#include "net.h"
 
 #define DEMO "tests/demo"
 
 static char *read_all(const char *path, size_t *length)
 {
     char err[512];
-    char *text = checkpoint_read_file(path, 1u << 28, length, err);
+    char *text = file_read(path, 1u << 28, length, err);
     if (!text) {
         printf("%s\n", err);
         exit(1);
@@ -157,7 +162,7 @@ static void demo_open(Demo *d, WeightMode mode)
         exit(1);
     }
     d->model.weights.mode = mode;
-    if (safetensors_load_weights(&d->checkpoint.st, &d->model.config, &d->model.weights)) {
+    if (weights_load(&d->checkpoint.st, &d->model.config, d->model.weights.mode, &d->model.weights, err)) {
         printf("%s\n", d->checkpoint.st.error);
         exit(1);
     }
@@ -165,7 +170,7 @@ static void demo_open(Demo *d, WeightMode mode)
 
 static void demo_close(Demo *d)
 {
-    safetensors_free_weights(&d->model.weights);
+    weights_free(&d->model.weights);
     config_free(&d->model.config);
     checkpoint_close(&d->checkpoint);
 }

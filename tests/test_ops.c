@@ -1,19 +1,7 @@
 /* Tests of what can be done with a checkpoint as data: SHA-256, numbers, slices, statistics, edits with undo, masks,
  * patches, split and merge.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "../checkpoint.h"
-#include "../checkpoint_disk.h"
-#include "../checkpoint_edit.h"
-#include "../checkpoint_number.h"
-#include "../checkpoint_patch.h"
-#include "../checkpoint_sha256.h"
-#include "../checkpoint_shards.h"
-#include "../checkpoint_slice.h"
-#include "../threads.h"
-#include "check.h"
+#include "base/base.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,6 +11,18 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "base/cpu.h"
+#include "base/file.h"
+#include "base/sha256.h"
+#include "base/threads.h"
+#include "check.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/edit.h"
+#include "checkpoint/number.h"
+#include "checkpoint/patch.h"
+#include "checkpoint/shards.h"
+#include "checkpoint/slice.h"
 
 static char folder[] = "/tmp/run-ops-XXXXXX";
 
@@ -976,7 +976,7 @@ static void test_split(void)
         check(parts.st.n_shards == (shards > 1 ? shards : 0), "opened as %zu", parts.st.n_shards);
         check_same_tensors(&c, &parts);
         if (parts.index_path) {
-            char *index = checkpoint_read_file(parts.index_path, 100000, &length, err);
+            char *index = file_read(parts.index_path, 100000, &length, err);
             check(index && strstr(index, "\"total_size\": 43"), "total_size");
             free(index);
         }
@@ -1048,10 +1048,10 @@ static void test_disk(void)
     write_bytes(in_folder("from"), bytes, sizeof bytes);
     write_bytes(in_folder("to"), "", 0);
     int in = open(in_folder("from"), O_RDONLY), out = open(in_folder("to"), O_WRONLY | O_APPEND);
-    check(disk_copy(out, 0, in, 0, sizeof bytes, NULL, NULL) == 0, "copying: %s", strerror(errno));
+    check(file_copy(out, 0, in, 0, sizeof bytes, NULL, NULL) == 0, "copying: %s", strerror(errno));
     check(same_bytes(in_folder("from"), in_folder("to")), "copied through memory");
-    check(disk_copy(out, 0, in, 0, 5, stop_at_once, NULL) == -1 && errno == ECANCELED, "stopped");
-    check(disk_copy(in, 0, in, 0, 5, NULL, NULL) == -1 && errno == EBADF, "into a file that is open for reading");
+    check(file_copy(out, 0, in, 0, 5, stop_at_once, NULL) == -1 && errno == ECANCELED, "stopped");
+    check(file_copy(in, 0, in, 0, 5, NULL, NULL) == -1 && errno == EBADF, "into a file that is open for reading");
     close(in);
     close(out);
 
@@ -1060,10 +1060,10 @@ static void test_disk(void)
           "%s", err);
     check(mkdir(in_folder("two"), 0700) == 0, "a folder in the way");
     check(new_files_publish(files, 2, err) == -1 && strstr(err, "two"), "%s", err);
-    check(!disk_exists(in_folder("one")), "a name was given though the other could not be");
+    check(!file_exists(in_folder("one")), "a name was given though the other could not be");
     new_file_end(&files[0]);
     new_file_end(&files[1]);
-    check(!disk_exists(in_folder("one.part")) && !disk_exists(in_folder("two.part")), "temporary names");
+    check(!file_exists(in_folder("one.part")) && !file_exists(in_folder("two.part")), "temporary names");
     rmdir(in_folder("two"));
 }
 

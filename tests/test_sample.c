@@ -1,16 +1,17 @@
 /* sample.c: each step against the reference's logits processors and against plain sorting, the random numbers against
  * their published vectors, and generate() on a network whose next token is written down, and on the demo model. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "../sample.h"
+#include "base/base.h"
 
 #include <math.h>
 #include <time.h>
 
-#include "../checkpoint.h"
-#include "../threads.h"
+#include "base/cpu.h"
+#include "base/threads.h"
 #include "check.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/weights.h"
+#include "generate/config.h"
+#include "generate/generate.h"
 
 #define DEMO "tests/demo"
 #define ANYTHING {.temperature = 1, .top_p = 1, .repeat_penalty = 1}
@@ -18,7 +19,7 @@
 static char *read_all(const char *path, size_t *length)
 {
     char err[512];
-    char *text = checkpoint_read_file(path, 1u << 28, length, err);
+    char *text = file_read(path, 1u << 28, length, err);
     if (!text) {
         printf("%s\n", err);
         exit(1);
@@ -78,27 +79,28 @@ static void test_options(void)
         {"{\"top_p\":-1}", "g.json: top-p must be from 0 to 1, not -1"},
         {"{\"min_p\":1.5}", "g.json: min-p must be from 0 to 1, not 1.5"},
         {"{\"repetition_penalty\":0}", "g.json: repeat-penalty must be more than 0, not 0"},
-        {"{\"eos_token_id\":\"x\"}", "g.json: \"eos_token_id\" must be a token id or a list of them"},
-        {"{\"eos_token_id\":[1,-2]}", "g.json: \"eos_token_id\" must be a token id or a list of them"},
-        {"{\"eos_token_id\":2147483648}", "g.json: \"eos_token_id\" must be a token id or a list of them"},
+        {"{\"eos_token_id\":\"x\"}", "g.json: \"eos_token_id\" must be a token id or a list of at most 16"},
+        {"{\"eos_token_id\":[1,-2]}", "g.json: \"eos_token_id\" must be a token id or a list of at most 16"},
+        {"{\"eos_token_id\":2147483648}", "g.json: \"eos_token_id\" must be a token id or a list of at most 16"},
         {"{\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
-         "g.json: \"eos_token_id\" lists more than 16 ids"},
+         "g.json: \"eos_token_id\" must be a token id or a list of at most 16"},
     };
+    GenerationConfig g;
     SampleOptions o;
-    int eos[16];
-    size_t n;
     char err[512];
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         const SampleOptions *w = &good[i].want;
         const char *text = good[i].text;
         size_t length = text ? strlen(text) : 0;
-        check(sample_options_parse(&o, eos, &n, text, length, "g.json", err) == 0, "%s: %s", text, err);
+        check(generation_config_parse(&g, text, length, "g.json", err) == 0, "%s: %s", text, err);
+        o = g.sampling;
         check(o.greedy == w->greedy && o.temperature == w->temperature && o.top_k == w->top_k && o.top_p == w->top_p &&
               o.min_p == w->min_p && o.repeat_penalty == w->repeat_penalty, "%s", text);
-        check(n == good[i].n_eos && memcmp(eos, good[i].eos, n * sizeof *eos) == 0, "%s: %zu end tokens", text, n);
+        check(g.n_eos == good[i].n_eos && memcmp(g.eos_ids, good[i].eos, g.n_eos * sizeof(int)) == 0, "%s: %zu end tokens",
+              text, g.n_eos);
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        int result = sample_options_parse(&o, eos, &n, bad[i].text, strlen(bad[i].text), "g.json", err);
+        int result = generation_config_parse(&g, bad[i].text, strlen(bad[i].text), "g.json", err);
         check(result == -1 && strncmp(err, bad[i].want, strlen(bad[i].want)) == 0, "%s: %s", bad[i].text, err);
     }
     o = (SampleOptions){.temperature = NAN, .top_p = 1, .repeat_penalty = 1};
@@ -696,7 +698,7 @@ static void demo_open(Demo *d)
         printf("%s\n", err);
         exit(1);
     }
-    if (safetensors_load_weights(&d->checkpoint.st, &d->model.config, &d->model.weights)) {
+    if (weights_load(&d->checkpoint.st, &d->model.config, d->model.weights.mode, &d->model.weights, err)) {
         printf("%s\n", d->checkpoint.st.error);
         exit(1);
     }
@@ -704,7 +706,7 @@ static void demo_open(Demo *d)
 
 static void demo_close(Demo *d)
 {
-    safetensors_free_weights(&d->model.weights);
+    weights_free(&d->model.weights);
     config_free(&d->model.config);
     checkpoint_close(&d->checkpoint);
     tokenizer_close(d->tokenizer);

@@ -1,4 +1,6 @@
 /* threads.c: what it says of the machine, and the pool under loops of many shapes. */
+#include "base/base.h"
+
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -10,7 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../threads.h"
+#include "base/cpu.h"
+#include "base/threads.h"
 #include "check.h"
 
 /* ---- kernel levels

@@ -1,5 +1,5 @@
 /* tokenizer.c: the reference's ids and texts, what a tokenizer.json may say, merging by its definition, chat. */
-#include "../tokenizer.h"
+#include "base/base.h"
 
 #include <malloc.h>
 #include <sys/mman.h>
@@ -7,9 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../json.h"
-#include "../unicode.h"
+#include "base/unicode.h"
 #include "check.h"
+#include "json.h"
+#include "tokenizer.h"
 
 #define SMALL "tests/data/tokenizer"
 
@@ -443,7 +444,7 @@ static void check_refusals(const char *json)
     name[sizeof name - 1] = 0;
     check(!tokenizer_open(name, err) && err[0] == 'x', "%s", err);
     check(truncate(path, ((off_t)1 << 29) + 1) == 0 && !tokenizer_open(path, err) &&
-              strstr(err, "has 536870913 bytes, expected at most 536870912"),
+              strstr(err, "has 536870913 bytes; at most 536870912 are read"),
           "%s", err);
     check_largest_file(path);
     check_merges_needed(json);
@@ -868,7 +869,7 @@ static void check_little_memory(Tokenizer *t)
         setrlimit(RLIMIT_AS, &little);
         err[0] = 0;
         failed = tokenizer_encode(t, text, LENGTH + 4, true, &ids, err);
-        check(failed ? strstr(err, "not enough memory") != NULL : same_ids(&ids, &expected), "%zu ids: %s", ids.count,
+        check(failed ? strstr(err, "out of memory") != NULL : same_ids(&ids, &expected), "%zu ids: %s", ids.count,
               err);
         bool decoded = tokenizer_decode(t, expected.items, expected.count, false, &out) == 0;
         check(!decoded || out.length == LENGTH + 5, "%zu bytes", out.length);
@@ -887,7 +888,7 @@ static void check_little_memory(Tokenizer *t)
         check(opened ? encodes(opened, text, LENGTH + 4, &expected) : err[0] != 0, "%s", err);
     }
     tokenizer_close(opened);
-    check(!failed || mapped_memory() >> 40, "still not enough memory");
+    check(!failed || mapped_memory() >> 40, "still out of memory");
     id_list_free(&expected);
     free(text);
 }

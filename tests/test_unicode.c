@@ -1,8 +1,9 @@
 /* unicode.c: classes against the facts that they were generated from, NFC, UTF-8, terminal columns. */
-#include "../unicode.h"
+#include "base/base.h"
 
-#include "../json.h"
+#include "base/unicode.h"
 #include "check.h"
+#include "json.h"
 
 static char *read_text(const char *path, size_t *length)
 {

@@ -2,10 +2,7 @@
  * bytes, and answers for each "reject SENTENCE", or "accept N" and N lines: the tensor's name in hex, dtype, shape, and
  * a hash (FNV-1a) of its bytes.
  */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
-#include "../safetensors.h"
+#include "base/base.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,6 +10,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "safetensors.h"
 
 static void print_tensor(const SafetensorsTensor *t)
 {

@@ -2,15 +2,14 @@
  * Each TEXT is a file of documents, each closed by a NUL. Of every text the first document is encoded once unmeasured,
  * then all of them. Prints JSON: ms to open the tokenizer and the seconds of each text, both of CPU time. IDS_OUT gets
  * all ids, 32 bits each in this machine's order. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
+#include "base/base.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "../../tokenizer.h"
+#include "tokenizer.h"
 
 static double cpu_seconds(void)
 {

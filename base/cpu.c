@@ -1,0 +1,504 @@
+/* The machine: which kernels this CPU can run, and how much of it this process may use.
+ *
+ * Limits come from several places, of which the least counts: affinity and the CPU quota of control groups (a container
+ * has 2 of 64 processors), second threads of a core; the memory that the system has left, what the groups and the
+ * process's own limits leave of it.
+ */
+#include "base/cpu.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#ifdef __linux__
+#include <sched.h>
+#endif
+#ifdef __APPLE__
+#include <mach/mach.h>
+#include <sys/sysctl.h>
+#endif
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
+/* ---- which kernels this CPU can run ------------------------------------------------------------------------------ */
+
+#ifdef __x86_64__
+
+/* The registers that the system saves when it switches threads: bits 1-2 for AVX, 5-7 for AVX-512. */
+static uint64_t saved_state(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+static bool has_bits(uint32_t word, uint32_t bits)
+{
+    return (word & bits) == bits;
+}
+
+static CpuLevel detect_level(bool *fma)
+{
+    uint32_t a, b, c, d, leaf1_c;
+    *fma = false;
+    if (!__get_cpuid(1, &a, &b, &leaf1_c, &d) || !has_bits(leaf1_c, bit_OSXSAVE | bit_AVX))
+        return CPU_SCALAR;
+    uint64_t saved = saved_state();
+    if ((saved & 0x06) != 0x06)
+        return CPU_SCALAR;
+    *fma = has_bits(leaf1_c, bit_FMA);
+    if (!has_bits(leaf1_c, bit_FMA | bit_F16C) || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !has_bits(b, bit_AVX2))
+        return CPU_SCALAR;
+    if ((saved & 0xe6) != 0xe6 || !has_bits(b, bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL))
+        return CPU_AVX2;
+    if (!has_bits(c, bit_AVX512VNNI))
+        return CPU_AVX512;
+    bool bf16 = __get_cpuid_count(7, 1, &a, &b, &c, &d) && has_bits(a, bit_AVX512BF16);
+    return bf16 ? CPU_AVX512BF16 : CPU_AVX512VNNI;
+}
+
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+
+static CpuLevel detect_level(bool *fma)
+{
+    *fma = true;
+    return CPU_NEON;
+}
+
+#else
+
+static CpuLevel detect_level(bool *fma)
+{
+#ifdef __FP_FAST_FMAF
+    *fma = true;
+#else
+    *fma = false;
+#endif
+    return CPU_SCALAR;
+}
+
+#endif
+
+static const char *const level_names[CPU_LEVELS] = {"scalar", "avx2", "avx512", "avx512vnni", "avx512bf16", "neon"};
+
+const char *cpu_level_name(CpuLevel level)
+{
+    return level < CPU_LEVELS ? level_names[level] : "?";
+}
+
+CpuLevel cpu_level_best(void)
+{
+    bool fma;
+    return detect_level(&fma);
+}
+
+bool cpu_has(CpuLevel level)
+{
+    CpuLevel best = cpu_level_best();
+    if (level == CPU_NEON || best == CPU_NEON)
+        return level == CPU_SCALAR || level == best;
+    return level <= best;
+}
+
+/* fmaf() of glibc looks for the instruction at run time; that of other libraries has it only if the compiler was told
+ * so. */
+bool cpu_exact_fma(void)
+{
+    bool fma;
+    detect_level(&fma);
+#if defined(__x86_64__) && !defined(__GLIBC__) && !defined(__FMA__)
+    return false;
+#else
+    return fma;
+#endif
+}
+
+static atomic_int level_in_use = -1; /* -1: nobody has asked yet */
+
+CpuLevel cpu_level(void)
+{
+    int level = atomic_load_explicit(&level_in_use, memory_order_relaxed);
+    if (level < 0) {
+        level = (int)cpu_level_best();
+        atomic_store_explicit(&level_in_use, level, memory_order_relaxed);
+    }
+    return (CpuLevel)level;
+}
+
+void cpu_set_level(CpuLevel level)
+{
+    atomic_store_explicit(&level_in_use, (int)level, memory_order_relaxed);
+}
+
+int cpu_level_from_environment(char err[512])
+{
+    const char *wish = getenv("RUN_ISA");
+    if (!wish || !*wish) {
+        cpu_set_level(cpu_level_best());
+        return 0;
+    }
+    char list[128] = "";
+    for (int i = 0; i < CPU_LEVELS; i++) {
+        CpuLevel level = (CpuLevel)i;
+        if (!cpu_has(level))
+            continue;
+        if (!strcmp(wish, level_names[i])) {
+            cpu_set_level(level);
+            return 0;
+        }
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", level_names[i]);
+    }
+    bool known = false;
+    for (int i = 0; i < CPU_LEVELS; i++)
+        known = known || !strcmp(wish, level_names[i]);
+    return fail(err, "RUN_ISA=%.40s: %s; there are %s", wish, known ? "this CPU or system lacks it" : "no such kernels",
+                list);
+}
+
+/* ---- numbers in small system files ------------------------------------------------------------------------------- */
+
+/* Reads root/directory/name into text; false if it can't be read or doesn't fit. */
+static bool read_file(char *text, size_t size, const char *root, const char *directory, const char *name)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s%s%s", root, directory, name) >= (int)sizeof path)
+        return false;
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return false;
+    size_t n = fread(text, 1, size - 1, f);
+    bool whole = !ferror(f) && n < size - 1;
+    fclose(f);
+    text[n] = '\0';
+    return whole;
+}
+
+#ifdef __linux__
+
+/* The first number of a file; UINT64_MAX ("max", "-1", or no such file) means no limit. */
+static uint64_t read_limit(const char *root, const char *directory, const char *name)
+{
+    char text[128];
+    if (!read_file(text, sizeof text, root, directory, name) || text[0] < '0' || text[0] > '9')
+        return UINT64_MAX;
+    return strtoull(text, NULL, 10);
+}
+
+/* The number after a line's first word; 0 if there is no such line. */
+static uint64_t find_number(const char *text, const char *word)
+{
+    size_t length = strlen(word);
+    for (const char *line = text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (!strncmp(line, word, length))
+            return strtoull(line + length, NULL, 10);
+    }
+    return 0;
+}
+
+/* ---- control groups ---------------------------------------------------------------------------------------------- */
+
+/* A group limits those below it, so each directory from the process's own up to the mount point is asked. Inside a
+ * container the upper ones may be all that is visible. */
+typedef uint64_t GroupLimit(const char *root, const char *directory);
+
+static uint64_t least_up_to_root(const char *root, const char *mount, const char *group, GroupLimit *limit)
+{
+    char path[PATH_MAX];
+    uint64_t least = UINT64_MAX;
+    size_t top = strlen(mount);
+    if (snprintf(path, sizeof path, "%s%s/", mount, group) >= (int)sizeof path)
+        return UINT64_MAX;
+    for (;;) {
+        size_t end = strlen(path);
+        while (end > top && path[end - 1] == '/')
+            end--;
+        path[end] = '/';
+        path[end + 1] = '\0';
+        uint64_t here = limit(root, path);
+        least = here < least ? here : least;
+        if (end <= top)
+            return least;
+        while (end > top && path[end - 1] != '/')
+            end--;
+        path[end] = '\0';
+    }
+}
+
+/* Does "cpu,cpuacct" have the word "cpu"? */
+static bool list_has(const char *list, size_t length, const char *word)
+{
+    size_t n = strlen(word);
+    for (size_t i = 0; i + n <= length; i++)
+        if (!strncmp(list + i, word, n) && (i == 0 || list[i - 1] == ',') && (i + n == length || list[i + n] == ','))
+            return true;
+    return false;
+}
+
+/* The least limit over the process's groups. Lines of /proc/self/cgroup: "0::/path" is version 2's only hierarchy,
+ * "5:cpu,cpuacct:/path" one of version 1's. */
+static uint64_t group_limit(const char *root, const char *controller, GroupLimit *version1, GroupLimit *version2)
+{
+    char text[16384], mount[300];
+    uint64_t least = UINT64_MAX;
+    if (!read_file(text, sizeof text, root, "/proc/self/", "cgroup"))
+        return least;
+    char *rest = text;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
+        if (!path || path - list > 200)
+            continue;
+        uint64_t limit = UINT64_MAX;
+        int length = (int)(path - list - 1);
+        if (length == 0) {
+            limit = least_up_to_root(root, "/sys/fs/cgroup", path + 1, version2);
+            uint64_t hybrid = least_up_to_root(root, "/sys/fs/cgroup/unified", path + 1, version2);
+            limit = hybrid < limit ? hybrid : limit;
+        } else if (list_has(list + 1, (size_t)length, controller)) {
+            snprintf(mount, sizeof mount, "/sys/fs/cgroup/%.*s", length, list + 1);
+            limit = least_up_to_root(root, mount, path + 1, version1);
+            snprintf(mount, sizeof mount, "/sys/fs/cgroup/%s", controller);
+            uint64_t other = least_up_to_root(root, mount, path + 1, version1);
+            limit = other < limit ? other : limit;
+        }
+        least = limit < least ? limit : least;
+    }
+    return least;
+}
+
+/* Whole processors that a quota of time per period amounts to, at least 1. */
+static uint64_t processors(uint64_t quota, uint64_t period)
+{
+    if (quota == UINT64_MAX || period == UINT64_MAX || !period)
+        return UINT64_MAX;
+    return quota >= period ? quota / period : 1;
+}
+
+static uint64_t cpu_limit_v1(const char *root, const char *directory)
+{
+    return processors(read_limit(root, directory, "cpu.cfs_quota_us"),
+                      read_limit(root, directory, "cpu.cfs_period_us"));
+}
+
+static uint64_t cpu_limit_v2(const char *root, const char *directory)
+{
+    char text[128], *period; /* "max 100000" or "150000 100000" */
+    if (!read_file(text, sizeof text, root, directory, "cpu.max") || text[0] < '0' || text[0] > '9')
+        return UINT64_MAX;
+    uint64_t quota = strtoull(text, &period, 10);
+    return processors(quota, strtoull(period, NULL, 10));
+}
+
+/* What is used counts the files in the page cache, which give way. */
+static uint64_t memory_left(const char *root, const char *directory, const char *max, const char *now,
+                            const char *prefix)
+{
+    uint64_t limit = read_limit(root, directory, max), used = read_limit(root, directory, now);
+    if (limit == UINT64_MAX || used == UINT64_MAX)
+        return limit;
+    char text[8192], active[32], inactive[32];
+    if (read_file(text, sizeof text, root, directory, "memory.stat")) {
+        snprintf(active, sizeof active, "%sactive_file ", prefix);
+        snprintf(inactive, sizeof inactive, "%sinactive_file ", prefix);
+        uint64_t cache = find_number(text, active) + find_number(text, inactive);
+        used = used > cache ? used - cache : 0;
+    }
+    return limit > used ? limit - used : 0;
+}
+
+static uint64_t memory_left_v1(const char *root, const char *directory)
+{
+    return memory_left(root, directory, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_");
+}
+
+static uint64_t memory_left_v2(const char *root, const char *directory)
+{
+    return memory_left(root, directory, "memory.max", "memory.current", "");
+}
+
+/* ---- processors and memory --------------------------------------------------------------------------------------- */
+
+/* The processors that this process may run on, as a set of *bytes bytes; NULL if the system doesn't tell. */
+static cpu_set_t *affinity(size_t *bytes)
+{
+    for (size_t cpus = 1024; cpus <= 1u << 20; cpus *= 2) {
+        cpu_set_t *set = CPU_ALLOC(cpus);
+        *bytes = CPU_ALLOC_SIZE(cpus);
+        if (set && !sched_getaffinity(0, *bytes, set))
+            return set;
+        bool larger = set && errno == EINVAL;
+        CPU_FREE(set);
+        if (!larger)
+            return NULL;
+    }
+    return NULL;
+}
+
+/* Does processor cpu share its core with a lower one of the set? Files say "0,64" or "0-1". */
+static bool is_second_thread(const char *root, const cpu_set_t *set, size_t bytes, size_t cpu)
+{
+    char directory[64], text[256], *p = text;
+    snprintf(directory, sizeof directory, "/sys/devices/system/cpu/cpu%zu/topology/", cpu);
+    if (!read_file(text, sizeof text, root, directory, "thread_siblings_list"))
+        return false;
+    while (*p >= '0' && *p <= '9') {
+        unsigned long first = strtoul(p, &p, 10), last = first;
+        if (*p == '-')
+            last = strtoul(p + 1, &p, 10);
+        for (unsigned long i = first; i <= last && i < cpu; i++)
+            if (CPU_ISSET_S(i, bytes, set))
+                return true;
+        p += *p == ',';
+    }
+    return false;
+}
+
+/* Processors this process may run on, and the cores among them. */
+static void count_processors(const char *root, size_t *logical, size_t *cores)
+{
+    size_t bytes;
+    cpu_set_t *set = affinity(&bytes);
+    *logical = *cores = 0;
+    if (!set) {
+        long online = sysconf(_SC_NPROCESSORS_ONLN);
+        *logical = *cores = online > 0 ? (size_t)online : 1;
+        return;
+    }
+    for (size_t cpu = 0; cpu < bytes * 8; cpu++)
+        if (CPU_ISSET_S(cpu, bytes, set)) {
+            *logical += 1;
+            *cores += !is_second_thread(root, set, bytes, cpu);
+        }
+    CPU_FREE(set);
+}
+
+static uint64_t cpu_quota(const char *root)
+{
+    return group_limit(root, "cpu", cpu_limit_v1, cpu_limit_v2);
+}
+
+static uint64_t memory_of_groups(const char *root)
+{
+    return group_limit(root, "memory", memory_left_v1, memory_left_v2);
+}
+
+/* What the system has left: MemAvailable and, where it grants no more than it has, the rest of its commit limit. */
+static uint64_t memory_of_system(const char *root)
+{
+    char text[8192];
+    if (!read_file(text, sizeof text, root, "/proc/", "meminfo") || !strstr(text, "MemAvailable:"))
+        return UINT64_MAX;
+    uint64_t left = find_number(text, "MemAvailable:") * 1024;
+    if (read_limit(root, "/proc/sys/vm/", "overcommit_memory") == 2) {
+        uint64_t limit = find_number(text, "CommitLimit:") * 1024, used = find_number(text, "Committed_AS:") * 1024;
+        uint64_t uncommitted = limit > used ? limit - used : 0;
+        left = uncommitted < left ? uncommitted : left;
+    }
+    return left;
+}
+
+#else
+
+static void count_processors(const char *root, size_t *logical, size_t *cores)
+{
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    (void)root;
+    *logical = *cores = online > 0 ? (size_t)online : 1;
+#ifdef __APPLE__
+    int physical;
+    size_t size = sizeof physical;
+    if (!sysctlbyname("hw.physicalcpu", &physical, &size, NULL, 0) && physical > 0)
+        *cores = (size_t)physical;
+#endif
+}
+
+static uint64_t cpu_quota(const char *root)
+{
+    (void)root;
+    return UINT64_MAX;
+}
+
+static uint64_t memory_of_groups(const char *root)
+{
+    (void)root;
+    return UINT64_MAX;
+}
+
+/* What the system has left: pages that are free or were not used lately. */
+static uint64_t memory_of_system(const char *root)
+{
+    (void)root;
+#ifdef __APPLE__
+    vm_statistics64_data_t pages;
+    mach_msg_type_number_t count = HOST_VM_INFO64_COUNT;
+    if (host_statistics64(mach_host_self(), HOST_VM_INFO64, (host_info64_t)&pages, &count) == KERN_SUCCESS)
+        return ((uint64_t)pages.free_count + pages.inactive_count) * (uint64_t)sysconf(_SC_PAGESIZE);
+#endif
+    return UINT64_MAX;
+}
+
+#endif
+
+static int least_count(uint64_t a, uint64_t b)
+{
+    uint64_t least = a < b ? a : b;
+    return least < 1 ? 1 : least > INT_MAX ? INT_MAX : (int)least;
+}
+
+int cpu_cores_usable_under(const char *root)
+{
+    size_t logical, cores;
+    count_processors(root, &logical, &cores);
+    return least_count(cores, cpu_quota(root));
+}
+
+int cpu_cores_usable(void)
+{
+    return cpu_cores_usable_under("");
+}
+
+int cpu_threads_usable(void)
+{
+    size_t logical, cores;
+    count_processors("", &logical, &cores);
+    return least_count(logical, cpu_quota(""));
+}
+
+/* What is left of a resource limit, of which `used` pages are taken. */
+static uint64_t below_limit(const struct rlimit *limit, uint64_t used_pages)
+{
+    uint64_t most = (uint64_t)limit->rlim_cur, used = used_pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (limit->rlim_cur == RLIM_INFINITY)
+        return UINT64_MAX;
+    return most > used ? most - used : 0;
+}
+
+uint64_t cpu_memory_available_under(const char *root)
+{
+    char text[256], *p = text;
+    uint64_t pages[6] = {0}; /* statm: size, resident, shared, text, 0, data */
+    if (read_file(text, sizeof text, root, "/proc/self/", "statm"))
+        for (int i = 0; i < 6; i++)
+            pages[i] = strtoull(p, &p, 10);
+    struct rlimit space = {RLIM_INFINITY, RLIM_INFINITY}, data = space;
+    getrlimit(RLIMIT_AS, &space);
+    getrlimit(RLIMIT_DATA, &data);
+    const uint64_t limits[] = {memory_of_system(root), memory_of_groups(root), below_limit(&space, pages[0]),
+                               below_limit(&data, pages[5])};
+    uint64_t least = UINT64_MAX;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        least = limits[i] < least ? limits[i] : least;
+    return least;
+}
+
+uint64_t cpu_memory_available(void)
+{
+    return cpu_memory_available_under("");
+}

@@ -1,0 +1,81 @@
+/* Files as a whole: paths, reading all of one, calls repeated until all is done, new files that appear only when they
+ * are complete, and advice about the pages of a mapped file.
+ */
+#ifndef FILE_H
+#define FILE_H
+
+#include "base/base.h"
+
+#include <errno.h>
+
+#ifndef ENODATA /* FreeBSD */
+#define ENODATA ENOATTR
+#endif
+
+/* ---- names; fresh ones are to be freed, NULL: out of memory ---- */
+
+char *path_join(const char *folder, const char *name);   /* fresh: "folder/name" */
+char *path_folder(const char *path);                     /* fresh: the folder that the file lies in, "." for a bare name */
+char *path_with_suffix(const char *path, const char *suffix); /* fresh */
+const char *path_name(const char *path);                 /* the part behind the last slash */
+
+bool file_exists(const char *path);              /* be it a link to nothing */
+bool file_is_folder(const char *path);           /* or a link to one */
+bool file_same(const char *a, const char *b);    /* both names mean one file: links and hard links, too */
+
+/* ---- reading and writing ---- */
+
+/* Open a regular file for reading: its descriptor, and its size. Never waits at a pipe. -1 and what is wrong with it,
+ * to follow its name: "is a folder, not a file". */
+int file_open(const char *path, size_t *size, char err[512]);
+
+/* All bytes of a regular file, at most limit of them (fresh, NUL-terminated; *length is without the NUL). NULL and a
+ * sentence if it is something else or cannot be read. */
+char *file_read(const char *path, size_t limit, size_t *length, char err[512]);
+
+/* All n bytes at that offset, or -1 with errno: ENOSPC when the system writes nothing, ENODATA at the end of the
+ * file. */
+int file_write_at(int fd, const void *bytes, size_t n, uint64_t offset);
+int file_read_at(int fd, void *bytes, size_t n, uint64_t offset);
+int file_sync(int fd);
+int file_set_size(int fd, uint64_t size);
+int file_sync_folder(const char *path); /* bring the names in the folder of that file to disk */
+
+/* Told of bytes as they are read, copied or hashed. Anything but 0 stops work that can be stopped. */
+typedef int FileProgress(void *context, uint64_t bytes);
+
+/* Copy length bytes inside the kernel where it can, holes as holes. out must be long enough already. -1 with errno:
+ * ECANCELED when progress stopped it, ENODATA when `in` became shorter. */
+int file_copy(int out, uint64_t out_offset, int in, uint64_t in_offset, uint64_t length, FileProgress *progress,
+              void *context);
+
+/* ---- new files ---- */
+
+/* A file being written under path.part, which is locked as long as it is open; zeroed is none. */
+typedef struct {
+    char *path, *part;
+    int fd;
+    bool published;
+} NewFile;
+int new_file_open(NewFile *f, const char *path, char err[512]);
+int new_file_finish(NewFile *f, char err[512]); /* all on disk, still under the name .part */
+void new_file_close(NewFile *f);                /* early, where many are written under the lock of one */
+/* Give n finished files their names, in order, and bring the names to disk. On failure none of the names is left,
+ * unless they were there before. */
+int new_files_publish(NewFile *files, size_t n, char err[512]);
+void new_file_end(NewFile *f); /* removes what was not published */
+
+/* ---- pages of a mapped file ---- */
+
+/* Instead of a mapping: the first `size` bytes of the file in memory of their own, to be given back with munmap(). NULL
+ * with errno. */
+void *file_map_copy(int fd, size_t size, FileProgress *progress, void *context);
+
+/* All of the mapping will be read. Where the system's cache does not hold the file yet, it then holds it in pieces of
+ * 2 MiB: this start and all later ones need 500 entries of the page table where it would be 250,000. */
+void file_expect_all(void *mapped, size_t size);
+/* Give back the memory of the whole pages in [begin, begin + length) of a mapping. They stay in the system's cache of
+ * the file and return from there when touched. The page at either end is left: another thread may be reading it. */
+void file_release_pages(const void *begin, size_t length);
+
+#endif

@@ -1,0 +1,200 @@
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/unicode.h"
+
+int text_append(Text *text, const char *bytes, size_t length)
+{
+    if (text->capacity - text->length <= length) {
+        char *grown = memory_grow(text->bytes, &text->capacity, text->length + length + 1, 1);
+        if (!grown)
+            return -1;
+        text->bytes = grown;
+    }
+    if (length)
+        memcpy(text->bytes + text->length, bytes, length);
+    text->length += length;
+    text->bytes[text->length] = '\0';
+    return 0;
+}
+
+void text_free(Text *text)
+{
+    free(text->bytes);
+    *text = (Text){0};
+}
+
+int id_list_reserve(IdList *list, size_t extra)
+{
+    if (list->capacity - list->count >= extra)
+        return 0;
+    int *items = memory_grow(list->items, &list->capacity, list->count + extra, sizeof *items);
+    if (!items)
+        return -1;
+    list->items = items;
+    return 0;
+}
+
+int id_list_append(IdList *list, int id)
+{
+    if (id_list_reserve(list, 1))
+        return -1;
+    list->items[list->count++] = id;
+    return 0;
+}
+
+void id_list_free(IdList *list)
+{
+    free(list->items);
+    *list = (IdList){0};
+}
+
+bool text_ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* ---- UTF-8 that may be broken ------------------------------------------------------------------------------------ */
+
+static bool is_continuation(char byte)
+{
+    return (byte & 0xc0) == 0x80;
+}
+
+/* First bytes of U+1000..U+CFFF, among them most of Chinese, Japanese and Korean: any two continuations may follow. */
+static bool is_cjk(char lead)
+{
+    return (unsigned char)lead >= 0xe1 && (unsigned char)lead <= 0xec;
+}
+
+/* unicode_decode() gives U+FFFD for broken bytes and for U+FFFD itself, which is EF BF BD. */
+static bool is_broken(uint32_t c, const char *bytes, size_t size)
+{
+    return c == 0xfffd && (size != 3 || memcmp(bytes, "\xef\xbf\xbd", 3) != 0);
+}
+
+bool text_is_utf8(const char *bytes, size_t length)
+{
+    for (size_t i = 0; i < length;) {
+        uint32_t c;
+        uint64_t eight;
+        if (length - i >= sizeof eight) {
+            memcpy(&eight, bytes + i, sizeof eight);
+            if (!(eight & 0x8080808080808080u)) {
+                i += sizeof eight;
+                continue;
+            }
+        }
+        if (length - i >= 3 && is_cjk(bytes[i]) && is_continuation(bytes[i + 1]) && is_continuation(bytes[i + 2])) {
+            i += 3;
+            continue;
+        }
+        size_t size = unicode_decode(bytes + i, length - i, &c);
+        if (is_broken(c, bytes + i, size))
+            return false;
+        i += size;
+    }
+    return true;
+}
+
+int text_append_replacing(Text *out, const char *bytes, size_t length)
+{
+    size_t from = 0, i = 0; /* [from, i) is valid and not yet copied */
+    while (i < length) {
+        uint32_t c;
+        size_t size = unicode_decode(bytes + i, length - i, &c);
+        if (c == 0xfffd) {
+            if (text_append(out, bytes + from, i - from) || text_append(out, "\xef\xbf\xbd", 3))
+                return -1;
+            from = i + size;
+        }
+        i += size;
+    }
+    return text_append(out, bytes + from, i - from);
+}
+
+size_t text_complete_prefix(const char *bytes, size_t length)
+{
+    for (size_t k = 1; k <= 3 && k <= length; k++) {
+        const char *tail = bytes + length - k;
+        uint32_t c;
+        if (is_continuation(*tail))
+            continue;
+        bool cut = k < unicode_length(*tail) && unicode_decode(tail, k, &c) == k;
+        return cut ? length - k : length;
+    }
+    return length;
+}
+
+/* ---- text on a terminal ------------------------------------------------------------------------------------------ */
+
+bool text_drives_terminal(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7f && c <= 0x9f) || c == 0x61c || c == 0x200e || c == 0x200f ||
+           (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069);
+}
+
+size_t text_visible(const char *bytes, size_t length, const char *keep, char out[TEXT_VISIBLE])
+{
+    uint32_t c;
+    size_t size = unicode_decode(bytes, length, &c);
+    if (is_broken(c, bytes, size)) {
+        snprintf(out, TEXT_VISIBLE, "\\x%02x", (unsigned char)bytes[0]);
+        return 1;
+    }
+    bool kept = c > 0 && c < 0x80 && strchr(keep, (int)c);
+    if (kept || !text_drives_terminal(c)) {
+        memcpy(out, bytes, size);
+        out[size] = '\0';
+    } else if (c == '\n' || c == '\t' || c == '\r') {
+        snprintf(out, TEXT_VISIBLE, "\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
+    } else {
+        snprintf(out, TEXT_VISIBLE, c < 0x80 ? "\\x%02x" : "\\u{%x}", (unsigned)c);
+    }
+    return size;
+}
+
+#define MOST_SHOWN 100 /* bytes of a longer text are cut */
+
+char *text_printable(const char *bytes, size_t length, char out[TEXT_PRINTABLE])
+{
+    const char *s = bytes, *end = bytes + length;
+    size_t used = 0;
+    if (length > MOST_SHOWN) {
+        s = end - MOST_SHOWN + 3;
+        while (s < end && is_continuation(*s)) /* not from the middle of a character */
+            s++;
+        used = (size_t)snprintf(out, TEXT_PRINTABLE, "...");
+    }
+    out[used] = '\0';
+    while (s < end && used < TEXT_PRINTABLE - TEXT_VISIBLE) {
+        s += text_visible(s, (size_t)(end - s), "", out + used);
+        used += strlen(out + used);
+    }
+    return out;
+}
+
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
+
+void shape_print(FILE *out, const uint64_t *shape, size_t rank)
+{
+    fputc('[', out);
+    for (size_t i = 0; i < rank; i++)
+        fprintf(out, "%s%" PRIu64, i ? "," : "", shape[i]);
+    fputc(']', out);
+}
+
+const char *shape_text(const uint64_t *shape, size_t rank, char out[SHAPE_TEXT])
+{
+    size_t used = 1, i;
+    out[0] = '[';
+    for (i = 0; i < rank && used < 80; i++) /* room for one more size, which has at most 20 digits, and ",...]" */
+        used += (size_t)snprintf(out + used, SHAPE_TEXT - used, "%s%" PRIu64, i ? "," : "", shape[i]);
+    snprintf(out + used, SHAPE_TEXT - used, i < rank ? ",...]" : "]");
+    return out;
+}

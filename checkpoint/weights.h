@@ -1,0 +1,22 @@
+/* A model's weights, from its files into TransformerWeights, in every mode. */
+#ifndef WEIGHTS_H
+#define WEIGHTS_H
+
+#include "safetensors.h"
+
+/* What a matrix becomes in a mode. MODE_BF16 keeps the type that it has in the file, if a Matrix can have it. In MODE_Q4
+ * the embedding and the head are Q8: what they lose counts more. */
+WeightType weights_type(WeightMode mode, Dtype dtype, bool in_layer);
+
+/* Is every tensor that config.json asks for there, in its shape? -1 and a sentence that names both shapes. */
+int weights_check(SafetensorsFile *st, const Config *c, char err[512]);
+
+/* Bytes of the copy that a mode makes of a model's weights. MODE_BF16 makes none: 0. UINT64_MAX if rows are not made of
+ * groups of 32, which q8 and q4 need, or if it is beyond 64 bits. */
+uint64_t weights_copy_bytes(const Config *c, WeightMode mode);
+
+/* Check, then fill w (zeroed). MODE_F32 is safetensors_load_weights(); in the other modes matrices are views into st,
+ * which must outlive w, or quantized. Free w with weights_free(). */
+int weights_load(SafetensorsFile *st, const Config *c, WeightMode mode, TransformerWeights *w, char err[512]);
+
+#endif
