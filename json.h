@@ -2,7 +2,8 @@
  *
  * Strict RFC 8259: one value, UTF-8 only, no lone surrogates, no trailing commas, no comments, no NaN, no number that
  * is too large for a double; arrays and objects nest at most JSON_MAX_DEPTH deep. Lengths are explicit: neither the
- * text nor a string has to end with a NUL, and both may contain one ("\u0000"). / */
+ * text nor a string has to end with a NUL, and both may contain one ("\u0000").
+ */
 #ifndef JSON_H
 #define JSON_H
 

@@ -83,8 +83,9 @@ def members(rows):
 
 
 def bitmaps(sets):
-    """Rows of 256 bits that the sets share, and for each set the row of every 256 code points."""
-    rows, numbers, out = [], {}, {}
+    """Rows of 256 bits that the sets share, and for each set the row of every 256 code points. Row 0 is empty: as in C,
+    what is missing at the end of a set is 0."""
+    rows, numbers, out = [(0, 0, 0, 0)], {(0, 0, 0, 0): 0}, {}
     for name, points in sets.items():
         index = []
         for base in range(0, LIMIT, 256):
@@ -93,6 +94,8 @@ def bitmaps(sets):
                 numbers[row] = len(rows)
                 rows.append(row)
             index.append(numbers[row])
+        while index[-1] == 0:
+            index.pop()
         out[name] = index
     return rows, out
 

@@ -281,14 +281,14 @@ static const struct {
     {"{\"type\":\"NFC\"}", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Lowercase\"}]}", "Lowercase"},
     {"\"type\":\"Split\"", "\"type\":\"Digits\"", "pretokenizers.0.type is \"Digits\""},
     {"\\\\s+(?!\\\\S)", "\\\\s+", "split pattern"},
-    {"\"Regex\":", "\"String\":", "split pattern is nothing"},
+    {"\"Regex\":", "\"String\":", "split pattern is missing"},
     {SPLIT, "\"behavior\":\"Removed\",\"invert\":false", "behavior is \"Removed\""},
     {SPLIT, "\"behavior\":\"Isolated\",\"invert\":true", "invert is true"},
     {"\"add_prefix_space\":false", "\"add_prefix_space\":true", "add_prefix_space is true"},
     {"\"use_regex\":false", "\"use_regex\":true", "use_regex is true"},
-    {",\"use_regex\":false", "", "use_regex is nothing"},
-    {"\"pre_tokenizer\":{", "\"pre_tokenizer\":null,\"x\":{", "pre_tokenizer.type is nothing"},
-    {"\"pretokenizers\":[", "\"pretokenizers\":[[],", "pretokenizers.0.type is nothing"},
+    {",\"use_regex\":false", "", "use_regex is missing"},
+    {"\"pre_tokenizer\":{", "\"pre_tokenizer\":null,\"x\":{", "pre_tokenizer.type is missing"},
+    {"\"pretokenizers\":[", "\"pretokenizers\":[[],", "pretokenizers.0.type is missing"},
     {"\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"ByteFallback\"",
      "decoder.type is \"ByteFallback\""},
     {POST, "\"post_processor\":{\"type\":\"RobertaProcessing\"},\"decoder\"", "RobertaProcessing"},
@@ -314,54 +314,54 @@ static const struct {
     {"\"end_of_word_suffix\":\"\"", "\"end_of_word_suffix\":\"</w>\"", "word_suffix is \"</w>\""},
     {"\"byte_fallback\":false", "\"byte_fallback\":true", "byte_fallback is true"},
     {"\"byte_fallback\":false", "\"ignore_merges\":true", "ignore_merges is true"},
-    {"\"model\":", "\"modell\":", "it is no tokenizer.json"},
+    {"\"model\":", "\"modell\":", "it is not a tokenizer.json"},
     {"\"vocab\":{", "\"vocab\":[],\"x\":{", "the vocabulary is []"},
     {"\"vocab\":{", "\"vocab\":{},\"x\":{", "the vocabulary is {}"},
-    {"\"vocab\":{", "\"x\":{", "the vocabulary is nothing"},
+    {"\"vocab\":{", "\"x\":{", "the vocabulary is missing"},
     {"\"merges\":[", "\"merges\":{},\"x\":[", "model.merges is {}"},
-    {"\"merges\":[", "\"merges\":[],\"x\":[", "no merges for a vocabulary of 594 tokens"},
-    {"\"merges\":[", "\"x\":[", "model.merges is nothing"},
+    {"\"merges\":[", "\"merges\":[],\"x\":[", "has a vocabulary of 594 tokens, but no merges"},
+    {"\"merges\":[", "\"x\":[", "model.merges is missing"},
     {"\"merges\":[", "\"merges\":[7,", "merge 0 is 7"},
     {"\"merges\":[", "\"merges\":[\"\",", "merge 0 is \"\""},
     {"\"merges\":[", "\"merges\":[\"a\",", "merge 0 is \"a\""},
     {"\"merges\":[", "\"merges\":[\"a b c\",", "merge 0 is \"a b c\""},
-    {"\"merges\":[", "\"merges\":[\" a\",", "part \"\""},
-    {"\"merges\":[", "\"merges\":[\"a \",", "part \"\""},
-    {"\"merges\":[", "\"merges\":[\"a QQ\",", "part \"QQ\""},
-    {"\"merges\":[", "\"merges\":[\"! QQ\",", "part \"QQ\""},
-    {"\"merges\":[", "\"merges\":[\"QQ !\",", "part \"QQ\""},
+    {"\"merges\":[", "\"merges\":[\" a\",", "contains \"\","},
+    {"\"merges\":[", "\"merges\":[\"a \",", "contains \"\","},
+    {"\"merges\":[", "\"merges\":[\"a QQ\",", "contains \"QQ\","},
+    {"\"merges\":[", "\"merges\":[\"! QQ\",", "contains \"QQ\","},
+    {"\"merges\":[", "\"merges\":[\"QQ !\",", "contains \"QQ\","},
     {"\"merges\":[", "\"merges\":[\"Q q\",", "makes \"Qq\""},
     {"\"merges\":[", "\"merges\":[[\"a\"],", "merge 0 is [\"a\"]"},
-    {"\"merges\":[", "\"merges\":[[\"i\",\"n\"],", "expected \"a b\" or [\"a\", \"b\"], all alike"},
+    {"\"merges\":[", "\"merges\":[[\"i\",\"n\"],", "expected \"a b\" or [\"a\",\"b\"], and the same form for all"},
     {"\"merges\":[", "\"merges\":[[\"a\",\"b\",\"c\"],", "merge 0 is ["},
     {"\"merges\":[", "\"merges\":[[\"a\",7],", "merge 0 is [\"a\",7]"},
-    {"\"!\":0", "\"!\":1", "two tokens have the id 1"},
+    {"\"!\":0", "\"!\":1", "has the id 1; expected 0 to 593, each for one token"},
     {"\"!\":0", "\"!\":-1", "id -1"},
-    {"\"!\":0", "\"!\":594", "id 594, but 594 tokens should have the ids 0 to 593"},
+    {"\"!\":0", "\"!\":594", "id 594; expected 0 to 593"},
     {"\"!\":0", "\"!\":2147483648", "id 2147483648"},
     {"\"!\":0", "\"!\":18446744073709551616", "id 18446744073709551616"},
     {"\"!\":0", "\"!\":0.0", "id 0.0"},
     {"\"!\":0", "\"!\":\"0\"", "id \"0\""},
     {"\"!\":0", "\"!\":null", "id null"},
     {"\"!\":0", "\"!\":[0]", "id [0]"},
-    {"\"!\":0", "\"\\\"\":0", "there twice"},
-    {"\"id\":594", "\"id\":593", "id 593, expected 594"},
-    {"\"id\":599", "\"id\":600", "id 600, expected 599"},
-    {"\"id\":594", "\"id\":-1", "id -1, expected 594"},
-    {"\"id\":594", "\"id\":2147483648", "id 2147483648, expected 594"},
-    {"\"id\":594", "\"id\":4294967890", "id 4294967890, expected 594"},
-    {"\"id\":594", "\"id\":\"594\"", "id \"594\", expected 594"},
-    {"\"id\":594,", "", "id nothing, expected 594"},
-    {"\"id\":594,\"content\":\"<|endoftext|>\"", "\"id\":594,\"content\":\"a\"", "id 594, expected 64"},
+    {"\"!\":0", "\"\\\"\":0", "listed twice"},
+    {"\"id\":594", "\"id\":593", "is 593; expected 594"},
+    {"\"id\":599", "\"id\":600", "is 600; expected 599"},
+    {"\"id\":594", "\"id\":-1", "is -1; expected 594"},
+    {"\"id\":594", "\"id\":2147483648", "is 2147483648; expected 594"},
+    {"\"id\":594", "\"id\":4294967890", "is 4294967890; expected 594"},
+    {"\"id\":594", "\"id\":\"594\"", "is \"594\"; expected 594"},
+    {"\"id\":594,", "", "is missing; expected 594"},
+    {"\"id\":594,\"content\":\"<|endoftext|>\"", "\"id\":594,\"content\":\"a\"", "is 594; expected 64"},
     {"\"special\":false}]",
      "\"special\":false},{\"id\":600,\"content\":\"x\",\"normalized\":true},"
      "{\"id\":601,\"content\":\"x\",\"normalized\":true}]",
-     "id 600, expected 87"},
+     "is 600; expected 87"},
     {"\"special\":false}]",
      "\"special\":false},{\"id\":600,\"content\":\"xy\",\"normalized\":true},"
      "{\"id\":601,\"content\":\"xy\",\"normalized\":true}]",
-     "\"xy\" is there twice"},
-    {"<|im_end|>", "<|im_start|>", "\"<|im_start|>\" is there twice"},
+     "\"xy\" is listed twice"},
+    {"<|im_end|>", "<|im_start|>", "\"<|im_start|>\" is listed twice"},
     {"\"content\":\"<|endoftext|>\"", "\"content\":\"\"", "an added token is"},
     {"\"content\":\"<|endoftext|>\"", "\"content\":7", "an added token is"},
     {"\"added_tokens\":[", "\"added_tokens\":[7,", "an added token is 7"},
@@ -404,7 +404,7 @@ static void check_merges_needed(const char *json)
              *text = replaced(second, "\"added_tokens\":[", "\"added_tokens\":[],\"z\":[");
         write_text("tokenizer.json", text, strlen(text));
         Tokenizer *t = tokenizer_open(folder, err);
-        check(n <= 256 ? t != NULL : strstr(err, "no merges for a vocabulary of 257 tokens") != NULL, "%d: %s", n, err);
+        check(n <= 256 ? t != NULL : strstr(err, "has a vocabulary of 257 tokens, but no merges") != NULL, "%d: %s", n, err);
         tokenizer_close(t);
         free(vocab);
         free(first);
@@ -417,7 +417,7 @@ static void check_refusals(const char *json)
 {
     char err[512], path[512];
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    for (size_t i = 0; i < COUNT_OF(refused); i++) {
         char *text = replaced(json, refused[i].from, refused[i].to);
         write_text("tokenizer.json", text, strlen(text));
         err[0] = 0;
@@ -429,14 +429,14 @@ static void check_refusals(const char *json)
     }
     static const char *const texts[] = {"",    "7", "[]", "{}", "null", "\"model\"", "{\"model\":7}", "{\"model\":{}}",
                                         "\xff"};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
         write_text("tokenizer.json", texts[i], strlen(texts[i]));
         Tokenizer *t = tokenizer_open(path, err);
         check(!t && strncmp(err, path, strlen(path)) == 0, "%s: %s", texts[i], err);
         tokenizer_close(t);
     }
     check(!tokenizer_open("tests/data/nothing", err) && strstr(err, "no such file"), "%s", err);
-    check(!tokenizer_open("tests/data", err) && strstr(err, "has no tokenizer.json"), "%s", err);
+    check(!tokenizer_open("tests/data", err) && strstr(err, "has neither tokenizer.json nor"), "%s", err);
     check(!tokenizer_open("/dev/null", err) && strstr(err, "not a regular file"), "%s", err);
     check(!tokenizer_open(SMALL "/tokenizer.json/x", err) && strstr(err, "no such file"), "%s", err);
     char name[5000];
@@ -679,12 +679,12 @@ static void check_merging(Tokenizer *t, const char *json)
     read_ranks(t, json);
     for (size_t length = 1; length <= 400; length += length < 90 ? 1 : 37)
         for (int turn = 0; turn < 8; turn++)
-            wrong += !random_word_merges(t, letters, turn % 2 ? 8 : sizeof letters / sizeof *letters, length);
+            wrong += !random_word_merges(t, letters, turn % 2 ? 8 : COUNT_OF(letters), length);
     check(wrong == 0, "%zu words are not merged as defined", wrong);
 }
 
 static const char *const wide_letters[] = {"a", "\u00e9", "\u4e2e", "\u4e2f", "\u4e6e", "\u5e2e", "\U000218a3"};
-#define WIDE_LETTERS (sizeof wide_letters / sizeof *wide_letters)
+#define WIDE_LETTERS (COUNT_OF(wide_letters))
 #define TOKENS 40
 
 typedef struct {
@@ -935,7 +935,7 @@ static void check_invalid(Tokenizer *t)
     for (int turn = 0; turn < 2000; turn++) {
         char bytes[128] = "", err[512];
         for (size_t n = 1 + random_below(8); n > 0; n--)
-            strcat(bytes, parts[random_below(turn % 2 ? 8 : sizeof parts / sizeof *parts)]);
+            strcat(bytes, parts[random_below(turn % 2 ? 8 : COUNT_OF(parts))]);
         size_t length = strlen(bytes);
         Text expected = {0}, shown = {0};
         for (size_t at = 0, size; at < length; at += size) {
@@ -1110,15 +1110,15 @@ static const struct {
      "has \"x\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\", which"},
     {"{% for message in messages %}{{ message['content'] | trim }}{% endfor %}", "| trim"},
     {"{% for message in messages %}{{ message.content.split('a')[-1] }}{% endfor %}", "split('a')"},
-    {"{% for message in messages %}{{ message.content }}", "ends within a block"},
-    {"{% for message in messages %}{{ message.content ", "ends within a tag"},
+    {"{% for message in messages %}{{ message.content }}", "ends inside a block"},
+    {"{% for message in messages %}{{ message.content ", "ends inside a tag"},
     {"{{ 'abc }}", "'abc "},
     {"{{ 'a\\x41' }}", "\\x41"},
     {"{% endif %}", "endif"},
     {"{% for m in messages %}{% endif %}{% endfor %}", "endif"},
     {"{% for m in messages %}{% for k in messages %}{% endfor %}{% endfor %}", "for k in messages"},
     {"{% if (((((((((((((((((((((((((((((((((((((((((((((((((((tools", "(((("},
-    {"{{ messages[9].role }}", "not there"},
+    {"{{ messages[9].role }}", "does not exist"},
     {"{{ messages }}", "messages"},
     {"\xff" LOOP PROMPT, "is not UTF-8"},
     {FIRST "<|im_start|>system\nabcdefghijklmnop{% endif %}" LOOP PROMPT, "as ChatML does"},
@@ -1147,7 +1147,7 @@ static const struct {
     {"{% for m of messages %}", "has \"for m of messages \""},
     {"{% for = in messages %}", "has \"for = in messages \""},
     {"{% for m in messages }}", "has \"for m in messages \""},
-    {"{# abc", "ends within a tag"},
+    {"{# abc", "ends inside a tag"},
     {"{% if tools %}{{ 'abc }}{% endif %}", "has \"'abc \""},
     {"{% elif tools %}", "has \"elif tools \""},
     {"{% else %}", "has \"else \""},
@@ -1157,17 +1157,17 @@ static const struct {
     {"{{ 'a' + }}", "has \"}\""},
     {"{{ 'a' 'b' }}", "has \"'b' \""},
     {"{{ 'a\\' }}", "has \"'a\\' \""},
-    {"{%", "ends within a tag"},
-    {"{{", "ends within a tag"},
-    {"{#", "ends within a tag"},
-    {"{%-", "ends within a tag"},
+    {"{%", "ends inside a tag"},
+    {"{{", "ends inside a tag"},
+    {"{#", "ends inside a tag"},
+    {"{%-", "ends inside a tag"},
 };
 
 static void check_unusable(void)
 {
     char err[512];
     const Message hello = {"user", "hello", 4, 5};
-    for (size_t i = 0; i < sizeof unusable / sizeof *unusable; i++) {
+    for (size_t i = 0; i < COUNT_OF(unusable); i++) {
         write_text("chat_template.jinja", unusable[i].template, strlen(unusable[i].template));
         Tokenizer *t = open_or_fail(folder);
         const char *problem = tokenizer_chat_problem(t);
@@ -1203,7 +1203,7 @@ static const char *const usable[] = {
 
 static void check_usable(void)
 {
-    for (size_t i = 0; i < sizeof usable / sizeof *usable; i++) {
+    for (size_t i = 0; i < COUNT_OF(usable); i++) {
         write_text("chat_template.jinja", usable[i], strlen(usable[i]));
         Tokenizer *t = open_or_fail(folder);
         check(!tokenizer_chat_problem(t) && !tokenizer_default_system(t), "%s: %s", usable[i],
@@ -1266,9 +1266,9 @@ static void check_late_errors(const char *json)
     Text text = {0};
     write_text("chat_template.jinja", template, strlen(template));
     Tokenizer *t = open_or_fail(folder);
-    check(tokenizer_chat_ids(t, &go, 1, true, true, &ids, err) && ids.count == 0 && strstr(err, "not there"), "%s",
+    check(tokenizer_chat_ids(t, &go, 1, true, true, &ids, err) && ids.count == 0 && strstr(err, "does not exist"), "%s",
           err);
-    check(tokenizer_chat_text(t, &go, 1, true, &text, err) && strstr(err, "not there"), "%s", err);
+    check(tokenizer_chat_text(t, &go, 1, true, &text, err) && strstr(err, "does not exist"), "%s", err);
     check(tokenizer_chat_ids(t, &stay, 1, true, true, &ids, err) == 0 && ids.count > 0, "%s", err);
     id_list_free(&ids);
     text_free(&text);
@@ -1398,7 +1398,7 @@ static void check_real(const char *golden)
     char path[4096];
     snprintf(path, sizeof path, "%s/qwen2.5", golden);
     Tokenizer *t = open_or_fail(path);
-    for (size_t i = 0; t && i < sizeof hard / sizeof *hard; i++) {
+    for (size_t i = 0; t && i < COUNT_OF(hard); i++) {
         IdList expected = {0};
         for (const int *id = hard[i].ids; *id >= 0; id++)
             id_list_append(&expected, *id);
