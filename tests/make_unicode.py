@@ -4,8 +4,8 @@
 usage: make_unicode.py > base/unicode_tables.h                               from tests/data/unicode_facts.json
        make_unicode.py --facts MEASURED.json > tests/data/unicode_facts.json  gathers those facts again
 
-MEASURED.json holds what the reference tokenizer was seen to do with every code point: its classes (Unicode
-16.0's) and where its NFC (Unicode 9.0's) differs from that of Python 3.11's unicodedata (14.0). The rest comes
+MEASURED.json has what the reference tokenizer was seen to do with every code point: its classes (those of Unicode
+16.0), and where its NFC (that of Unicode 9.0) differs from that of Python 3.11's unicodedata (14.0). The rest comes
 from unicodedata itself.
 """
 import json
@@ -78,13 +78,33 @@ def wrapped(items, width=118):
     return "\n".join(lines + [line])
 
 
+def sparse(numbers):
+    """Initializers of an array. What is missing is 0: behind a long run of zeros, an entry tells its index."""
+    zeros = 0
+    for i, number in enumerate(numbers):
+        if number == 0:
+            zeros += 1
+            continue
+        if zeros > 4:
+            yield f"[{i}] = {number}"
+        else:
+            yield from ["0"] * zeros + [str(number)]
+        zeros = 0
+
+
+def trimmed(row):
+    """The row without zeros at its end, except for the first number."""
+    while len(row) > 1 and row[-1] == 0:
+        row = row[:-1]
+    return row
+
+
 def members(rows):
     return {c for first, last in rows for c in range(first, last + 1)}
 
 
 def bitmaps(sets):
-    """Rows of 256 bits that the sets share, and for each set the row of every 256 code points. Row 0 is empty: as in C,
-    what is missing at the end of a set is 0."""
+    """Rows of 256 bits that the sets share, and for each set the row of every 256 code points. Row 0 is empty."""
     rows, numbers, out = [(0, 0, 0, 0)], {(0, 0, 0, 0): 0}, {}
     for name, points in sets.items():
         index = []
@@ -94,8 +114,6 @@ def bitmaps(sets):
                 numbers[row] = len(rows)
                 rows.append(row)
             index.append(numbers[row])
-        while index[-1] == 0:
-            index.pop()
         out[name] = index
     return rows, out
 
@@ -109,7 +127,7 @@ def tables(facts):
                   for base, size in ((0xF900, 0x1DA), (0x2F800, 0x21E))}
     rest = sorted([d[:3] for d in pairs] + [[c, to, 0] for c, to in singles.items()])
     composed = sorted(((d[1], d[2], d[0]) for d in pairs if d[3]))
-    place = {d[0]: i for i, d in enumerate(rest)}
+    position = {d[0]: i for i, d in enumerate(rest)}
     unstable = {d[0] for d in facts["decompositions"] if not d[-1]} | {d[2] for d in pairs if d[3]}
     unstable |= set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))
     changing = unstable | {c for first, last, _ in combining for c in range(first, last + 1)}
@@ -120,9 +138,9 @@ def tables(facts):
     assert max(sets["letter"] | sets["number"]) < LIMIT
     rows, indexes = bitmaps(sets)
     out = ["static const uint64_t rows[][4] = {"]
-    out += [wrapped("{" + ", ".join(hexadecimal(w) for w in row) + "}" for row in rows), "};"]
+    out += [wrapped("{" + ", ".join(hexadecimal(w) for w in trimmed(row)) + "}" for row in rows), "};"]
     for name, index in indexes.items():
-        out += [f"static const uint16_t {name}_rows[UNICODE_LIMIT / 256] = {{", wrapped(str(i) for i in index), "};"]
+        out += [f"static const uint16_t {name}_rows[UNICODE_LIMIT / 256] = {{", wrapped(sparse(index)), "};"]
     out += ["", "/* {first, last, combining class} */", "static const struct {",
             "    uint32_t first, last;", "    uint8_t class;", "} combining[] = {",
             wrapped(f"{{{a:#x}, {b:#x}, {k}}}" for a, b, k in combining), "};"]
@@ -130,7 +148,7 @@ def tables(facts):
             "static const struct {", "    uint32_t whole, first, second;", "} decompositions[] = {",
             wrapped(f"{{{a:#x}, {b:#x}, {hexadecimal(c)}}}" for a, b, c in rest), "};"]
     out += ["", "/* The entries of decompositions[] that NFC composes, ordered by (first, second) */",
-            "static const uint16_t compositions[] = {", wrapped(str(place[c]) for _, _, c in composed), "};"]
+            "static const uint16_t compositions[] = {", wrapped(str(position[c]) for _, _, c in composed), "};"]
     for base, to in ideographs.items():
         out += ["", f"/* What compatibility ideographs from U+{base:04X} on stand for; 0: themselves */",
                 f"static const uint32_t ideographs_{base:x}[] = {{", wrapped(hexadecimal(c) for c in to), "};"]

@@ -1,6 +1,6 @@
-/* json.c: what it accepts, what it says to what it refuses, numbers to the last digit, and the writers. Values were
- * taken from Python's json module; where that is laxer (lone surrogates, numbers beyond the doubles), from the rules in
- * json.h. */
+/* json.c: what it accepts, what it refuses and how it says so, numbers to the last digit, and the writers. Expected
+ * values are those of Python's json module; where that is laxer (lone surrogates, numbers too large for a double), they
+ * follow the rules in json.h. */
 #include "base/base.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include "failing.h"
 #include "json.h"
 
-/* A text in memory of exactly its length, so that a sanitizer sees every byte read behind it. */
+/* A copy in memory of exactly that length, so that a sanitizer notices when a byte behind it is read. */
 static char *exact_copy(const char *text, size_t length)
 {
     char *copy = malloc(length ? length : 1);
@@ -34,7 +34,7 @@ static char *print(const JsonValue *v, JsonStyle style)
     return text;
 }
 
-/* What text is in that style (fresh), or NULL and err. */
+/* The text in that style, fresh; NULL and a sentence if it is refused. */
 static char *convert(const char *text, size_t length, JsonStyle style, char err[512])
 {
     char *copy = exact_copy(text, length), *result = NULL;
@@ -218,7 +218,7 @@ static void test_refused(void)
     }
 }
 
-/* The document ends with its last bracket, so each beginning of it is refused, for the missing rest. */
+/* The document ends with its last bracket, so each beginning of it is refused: the rest is missing. */
 static void test_truncated(void)
 {
     static const char text[] = " {\"a\\u00e9\\n\" : [1, -2.5e+3, true, false, null, "
@@ -237,7 +237,7 @@ static void test_truncated(void)
     free(got);
 }
 
-/* What stands behind the text in memory is none of it, even if it would go on well. */
+/* What is behind the text in memory is not part of it, even if it would fit. */
 static void test_end(void)
 {
     static const struct {
@@ -267,8 +267,8 @@ static void test_end(void)
     json_free(v);
 }
 
-/* Every byte replaced by each of some others: no crash, and what is still accepted prints to something that is read the
- * same. */
+/* Every byte is replaced by each of some others: nothing crashes, and what is still accepted prints as a text that is
+ * read as the same. */
 static void test_damaged(void)
 {
     static const char text[] =
@@ -321,7 +321,7 @@ static void test_depth(void)
     memset(text, '[', 1000000);
     check(!json_parse(text, 1000000, err) && strncmp(err, "byte 127: ", 10) == 0, "%s", err);
 
-    /* a tree made by hand, deeper than the limit, is cut when it is printed */
+    /* a tree that was made by hand and is deeper than the limit is cut when it is printed */
     static JsonValue lists[400];
     for (size_t i = 0; i < 400; i++)
         lists[i] = (JsonValue){.type = JSON_ARRAY, .length = i < 399, .child = i < 399 ? &lists[i + 1] : NULL};
@@ -330,7 +330,7 @@ static void test_depth(void)
     free(got);
 }
 
-/* Both ways of finding equal names, in objects short and long, against what a loop over the members says. */
+/* Both ways of finding equal names, in short and long objects, against what the names were made of. */
 static void test_equal_names(void)
 {
     for (size_t n = 1; n <= 200000; n = n < 20 ? n + 1 : n * 10) {
@@ -361,7 +361,7 @@ static void test_equal_names(void)
     }
 }
 
-/* ---- look-ups ---- */
+/* ---- reading a tree ---- */
 
 static void test_lookup(void)
 {
@@ -378,21 +378,21 @@ static void test_lookup(void)
     check(!json_string_is(s, "a"), "a string does not end at its NUL");
     check(json_key_is(s, "s") && !json_key_is(s, "ss") && !json_key_is(root, "s"), "names");
     check(!json_get(root, "x") && !json_get(root, "missing") && !json_get(NULL, "s") && !json_get(s, "s"),
-          "what isn't there");
+          "members that don't exist");
     check(json_get(json_get(root, "o"), "i") && !json_get(json_get(root, "q"), "i"), "look-ups in a chain");
-    check(json_u64(json_get(root, "n"), &u) == -1, "-7 is no u64");
+    check(json_u64(json_get(root, "n"), &u) == -1, "-7 is not a u64");
     check(json_double(json_get(root, "n"), &d) == 0 && d == -7, "-7");
     check(json_u64(json_get(json_get(root, "o"), "i"), &u) == -1, "1.0 is not an integer");
     check(json_bool(json_get(root, "t"), &b) == 0 && b, "true");
     check(json_bool(json_get(root, "f"), &b) == 0 && !b, "false");
     check(json_bool(json_get(root, "z"), &b) == -1 && json_bool(json_get(root, "n"), &b) == -1 &&
               json_bool(NULL, &b) == -1,
-          "no boolean");
+          "not a boolean");
     check(json_u64(NULL, &u) == -1 && json_double(NULL, &d) == -1 && json_double(s, &d) == -1, "not a number");
     check(!json_string_is(NULL, "") && !json_key_is(NULL, ""), "NULL is nothing");
     check(json_string_is(json_get(root, "w"), "word") && !json_string_is(json_get(root, "w"), "wort") &&
               !json_string_is(json_get(root, "n"), "-7"),
-          "a string is its bytes, a number is none");
+          "a string is its bytes, a number is not a string");
     const JsonValue *a = json_get(root, "a");
     check(a && a->length == 2 && a->child && a->child->next && !a->child->next->next && !a->child->key,
           "a list of two");
@@ -426,7 +426,8 @@ static void test_integers(void)
         char err[512];
         JsonValue *v = json_parse(cases[k].text, strlen(cases[k].text), err);
         uint64_t n = 0;
-        check((json_u64(v, &n) == 0) == cases[k].is_u64 && n == cases[k].value, "%s as u64: %" PRIu64, cases[k].text, n);
+        int status = json_u64(v, &n);
+        check((status == 0) == cases[k].is_u64 && n == cases[k].value, "%s as u64: %" PRIu64, cases[k].text, n);
         json_free(v);
     }
 }
@@ -494,8 +495,8 @@ static void test_write_string(void)
         {T("\"\\/\b\f\n\r\t\x1b\x7f"), "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u001b\\u007f\""},
         {T("\xc2\x80\xf0\x9f\x98\x80"), "\"\xc2\x80\xf0\x9f\x98\x80\""},
         {T("\xff"), "\"\xef\xbf\xbd\""},
-        {T("a\xf0\x9f\x98z"), "\"a\xef\xbf\xbdz\""},                     /* one for a beginning that fits together, */
-        {T("\xed\xa0\x80"), "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""}, /* one for each byte that fits nowhere */
+        {T("a\xf0\x9f\x98z"), "\"a\xef\xbf\xbdz\""},                     /* one for the beginning of a character, */
+        {T("\xed\xa0\x80"), "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""}, /* one for each byte that can't be in one */
         {T("\xe4\xb8\xe4\xb8\xad\xc0\xaf"), "\"\xef\xbf\xbd\xe4\xb8\xad\xef\xbf\xbd\xef\xbf\xbd\""},
         {T("\xf4\x90\x80\x80\xe4"), "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""},
     };
@@ -511,7 +512,7 @@ static void test_write_string(void)
     }
 }
 
-/* A tree need not come from json_parse(): text that is no UTF-8 is replaced in ASCII, too. */
+/* A tree need not come from json_parse(): what is not UTF-8 is replaced in ASCII as well. */
 static void test_print_invalid(void)
 {
     char *got = print(&(JsonValue){.type = JSON_STRING, .text = "a\xff\xc3\xa9\xf0\x9f", .length = 6}, JSON_CANONICAL);
@@ -595,7 +596,7 @@ static void test_doubles(void)
     }
 }
 
-/* A random tree as text, with space at random and each kind of value, name and escape. */
+/* A random tree as text, with random space and each kind of value, name and escape. */
 static void random_space(FILE *f)
 {
     for (uint64_t n = random_u64() % 12; n > 8; n--)
@@ -653,7 +654,7 @@ static void random_value(FILE *f, int depth)
     random_space(f);
 }
 
-/* Whatever is printed reads back as the same tree. */
+/* What is printed reads back as the same tree. */
 static void test_round_trips(void)
 {
     for (int i = 0; i < 500; i++) {
@@ -679,7 +680,7 @@ static void test_round_trips(void)
     }
 }
 
-/* ---- no memory ---- */
+/* ---- out of memory ---- */
 
 static void test_no_memory(void)
 {
@@ -690,13 +691,13 @@ static void test_no_memory(void)
             fail_call(ALLOCATION, at, ENOMEM);
             JsonValue *v = json_parse(texts[i], strlen(texts[i]), err);
             bool failed = call_failed();
-            check(failed == (at <= 2), "%s: a document and a piece of memory for it", texts[i]);
+            check(failed == (at <= 2), "%s: a document and a chunk of memory for it", texts[i]);
             check(failed ? !v && strstr(err, ": out of memory") : v != NULL, "%s: %s", texts[i], err);
             json_free(v);
         }
 }
 
-/* Equal names are resolved without memory, too, slowly. */
+/* Equal names are resolved even without memory, slowly. */
 static void test_print_without_memory(void)
 {
     static const char text[] = "{\"a\":1,\"b\":2,\"c\":3,\"d\":4,\"a\":5,\"f\":6,\"c\":7,\"h\":8,\"a\":9,\"j\":10}";
@@ -717,7 +718,7 @@ static void test_print_without_memory(void)
 
 /* ---- larger data ---- */
 
-/* A name takes UINT32_MAX bytes and no more. The text repeats a few pages of memory, as a file that is mapped often. */
+/* A name may have UINT32_MAX bytes, but no more. The text repeats a file that is mapped many times. */
 static void test_longest_name(void)
 {
     const size_t block = (size_t)16 << 20, blocks = 258, limit = UINT32_MAX;

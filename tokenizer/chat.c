@@ -66,7 +66,7 @@ static int unknown_syntax(Chat *c, const char *from)
         return fail(c->err, "%s: the chat template ends inside a tag", c->file);
     size_t n = 1 + strcspn(from + 1, "\n%}");
     n = text_complete_prefix(from, MIN(n, 48));
-    return fail(c->err, "%s: the chat template has \"%.*s\", which is not supported there", c->file, (int)n, from);
+    return fail(c->err, "%s: the chat template has \"%.*s\", which is not supported", c->file, (int)n, from);
 }
 
 /* Write bytes to the output. mark: 1 if they are from a message, which may contain anything. */
