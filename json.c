@@ -496,6 +496,7 @@ bool json_string_is(const JsonValue *value, const char *text)
     return value && value->type == JSON_STRING && same_bytes(value->text, value->length, text, strlen(text));
 }
 
+/* A loop over the members is fine for the few keys of a config; the header of a checkpoint gets an index of its own. */
 const JsonValue *json_get(const JsonValue *object, const char *key)
 {
     const JsonValue *found = NULL;
@@ -505,6 +506,7 @@ const JsonValue *json_get(const JsonValue *object, const char *key)
     return found;
 }
 
+/* Exact up to 2^64 - 1, where a double would keep only the upper 53 bits. */
 int json_u64(const JsonValue *value, uint64_t *out)
 {
     uint64_t n = 0;

@@ -73,8 +73,8 @@ int json_lookup_ids(const JsonLookup *l, const char *key, int *ids, size_t most,
  * Errors are left to ferror(out). */
 
 typedef enum {
-    JSON_COMPACT,  /* one line, UTF-8 as it is */
-    JSON_INDENTED, /* two blanks for each level */
+    JSON_COMPACT,   /* one line, UTF-8 as it is */
+    JSON_INDENTED,  /* two blanks for each level */
     JSON_CANONICAL, /* no blanks, ASCII, shortest numbers; equal keys once: first position, last value */
 } JsonStyle;
 void json_print(FILE *out, const JsonValue *value, JsonStyle style);

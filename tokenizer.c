@@ -47,21 +47,19 @@
  * A scanner written by hand does that without a regular expression; it sees a text as characters of these classes. */
 typedef enum { LETTER, NUMBER, SPACE, NEWLINE, OTHER, MANY_BYTES } Class; /* MANY_BYTES: beyond ASCII, look further */
 
-static Class class_of(unsigned char byte)
+static Class class_of(uint32_t c)
 {
-    if (byte >= 0x80)
-        return MANY_BYTES;
-    if (byte == '\n' || byte == '\r')
+    if (c == '\n' || c == '\r')
         return NEWLINE;
-    if (unicode_is_letter(byte))
+    if (unicode_is_letter(c))
         return LETTER;
-    if (unicode_is_number(byte))
+    if (unicode_is_number(c))
         return NUMBER;
-    return unicode_is_space(byte) ? SPACE : OTHER;
+    return unicode_is_space(c) ? SPACE : OTHER;
 }
 
-/* U+5000..U+9FFF and U+B000..U+CFFF are all letters, of three bytes each. */
-static bool is_ideograph(char lead)
+/* U+5000..U+9FFF and U+B000..U+CFFF are all letters, of three bytes each: most of Chinese, and of Korean. */
+static bool begins_cjk_letter(char lead)
 {
     unsigned char b = (unsigned char)lead;
     return (b >= 0xe5 && b <= 0xe9) || b == 0xeb || b == 0xec;
@@ -75,16 +73,12 @@ static Class class_at(const Tokenizer *t, const char *s, size_t n, size_t *size)
     *size = 1;
     if (class != MANY_BYTES)
         return class;
-    if (is_ideograph(*s)) {
+    if (begins_cjk_letter(*s)) {
         *size = 3;
         return LETTER;
     }
     *size = unicode_decode(s, n, &c);
-    if (unicode_is_letter(c))
-        return LETTER;
-    if (unicode_is_number(c))
-        return NUMBER;
-    return unicode_is_space(c) ? SPACE : OTHER;
+    return class_of(c);
 }
 
 /* Where the characters of that class end that begin at s[i]. */
@@ -370,7 +364,8 @@ const AddedToken *tokenizer_match_added(const AddedSet *set, const char *s, size
     return best;
 }
 
-/* The first added token in s[*at..n), whose position *at becomes; NULL if there is none. plain: see encode_text(). */
+/* The first added token in s[*at..n), whose position *at becomes; NULL if there is none. plain: NULL, or a byte for
+ * each of s, which is 1 if it can't be part of one. */
 static const AddedToken *next_added(const AddedSet *set, const char *s, size_t n, const char *plain, size_t *at)
 {
     for (size_t i = *at; set->count && i < n; i++) {
@@ -476,9 +471,7 @@ static int encode_between(Tokenizer *t, const char *s, size_t n, bool added, IdL
     return status;
 }
 
-/* Append the ids of valid UTF-8. added: added tokens are recognized. If plain is not NULL, it has a byte for each of s,
- * 1 where no added token may be recognized; those of the second set are not recognized then at all. */
-static int encode_text(Tokenizer *t, const char *s, size_t n, bool added, const char *plain, IdList *ids)
+int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, bool added, const char *plain, IdList *ids)
 {
     size_t begin = 0, at = 0;
     const AddedToken *a;
@@ -488,11 +481,6 @@ static int encode_text(Tokenizer *t, const char *s, size_t n, bool added, const 
         begin = at += a->length;
     }
     return encode_between(t, s + begin, n - begin, added && !plain, ids);
-}
-
-int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, const char *plain, IdList *ids, char err[512])
-{
-    return encode_text(t, s, n, true, plain, ids) ? fail_memory(err) : 0;
 }
 
 int tokenizer_encode(Tokenizer *t, const char *text, size_t length, bool added, IdList *ids, char err[512])
@@ -508,7 +496,7 @@ int tokenizer_encode(Tokenizer *t, const char *text, size_t length, bool added, 
         text = valid.bytes;
         length = valid.length;
     }
-    int status = encode_text(t, text, length, added, NULL, ids);
+    int status = tokenizer_encode_marked(t, text, length, added, NULL, ids);
     text_free(&valid);
     return status ? fail_memory(err) : 0;
 }
@@ -608,7 +596,7 @@ Tokenizer *tokenizer_open(const char *path, char err[512])
         status = make_caches(t, err);
     if (status == 0) {
         for (unsigned c = 0; c < 256; c++)
-            t->class[c] = (unsigned char)class_of((unsigned char)c);
+            t->class[c] = (unsigned char)(c < 0x80 ? class_of(c) : MANY_BYTES);
         tokenizer_open_chat(t, folder);
     } else {
         tokenizer_close(t);

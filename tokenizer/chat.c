@@ -627,8 +627,9 @@ int tokenizer_chat_ids(Tokenizer *t, const Message *messages, size_t n, bool add
             !memchr(marks.bytes, 1, begin + length)) /* the same in a message stays */
             skip = begin + length + strlen(TURN_END);
     }
-    if (status == 0 && text.length > skip)
-        status = tokenizer_encode_marked(t, text.bytes + skip, text.length - skip, marks.bytes + skip, ids, err);
+    if (status == 0 && text.length > skip &&
+        tokenizer_encode_marked(t, text.bytes + skip, text.length - skip, true, marks.bytes + skip, ids))
+        status = fail_memory(err);
     text_free(&text);
     text_free(&marks);
     return status;

@@ -108,8 +108,9 @@ void tokenizer_free_json(JsonFile *file);
 
 /* The longest token of the set that s begins with; NULL if there is none. */
 const AddedToken *tokenizer_match_added(const AddedSet *set, const char *s, size_t n);
-/* Append the ids of valid UTF-8 in which no token may be recognized where `plain`, a byte for each of s, is 1. */
-int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, const char *plain, IdList *ids, char err[512]);
+/* Append the ids of valid UTF-8. added: added tokens are recognized. plain is NULL, or has a byte for each of s, which
+ * is 1 where no added token may be recognized; those that are found after NFC then never are. -1 when out of memory. */
+int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, bool added, const char *plain, IdList *ids);
 
 /* ---- tokenizer/chat.c -------------------------------------------------------------------------------------------- */
 
