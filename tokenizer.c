@@ -447,7 +447,7 @@ static int encode_words(Tokenizer *t, const char *s, size_t n, IdList *ids)
     return 0;
 }
 
-/* Append the ids of text in NFC, where the added tokens of the second set may occur. */
+/* Append the ids of text in NFC; added: those tokens are recognized that are to be found after NFC. */
 static int encode_normalized(Tokenizer *t, const char *s, size_t n, bool added, IdList *ids)
 {
     size_t begin = 0, at = 0;
@@ -455,12 +455,13 @@ static int encode_normalized(Tokenizer *t, const char *s, size_t n, bool added, 
     while (added && (a = next_added(&t->added[AFTER_NFC], s, n, NULL, &at))) {
         if (encode_words(t, s + begin, at - begin, ids) || id_list_append(ids, a->id))
             return -1;
-        begin = at += a->length;
+        at += a->length;
+        begin = at;
     }
     return encode_words(t, s + begin, n - begin, ids);
 }
 
-/* Append the ids of text between added tokens of the first set. */
+/* Append the ids of text between added tokens that were found before NFC. */
 static int encode_between(Tokenizer *t, const char *s, size_t n, bool added, IdList *ids)
 {
     if (!t->nfc || unicode_is_nfc(s, n))
@@ -478,7 +479,8 @@ int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, bool added, c
     while (added && (a = next_added(&t->added[BEFORE_NFC], s, n, plain, &at))) {
         if (encode_between(t, s + begin, at - begin, !plain, ids) || id_list_append(ids, a->id))
             return -1;
-        begin = at += a->length;
+        at += a->length;
+        begin = at;
     }
     return encode_between(t, s + begin, n - begin, added && !plain, ids);
 }

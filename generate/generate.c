@@ -215,8 +215,8 @@ int generate(Model *m, RunState *s, Sampler *sampler, const Tokenizer *t, const 
         return fail(err, "the prompt has %zu tokens, but the context holds %zu", n_prompt, s->ctx);
     for (size_t i = 0; i < n_prompt; i++) {
         if (prompt[i] < 0 || (size_t)prompt[i] >= m->config.vocab_size)
-            return fail(err, "token %zu of the prompt is %d, but the model knows 0 to %zu", i, prompt[i],
-                        m->config.vocab_size - 1);
+            return fail(err, "token %zu of the prompt has the id %d, but the model has only the ids 0 to %zu", i,
+                        prompt[i], m->config.vocab_size - 1);
         sampler_accept(sampler, prompt[i]);
     }
     int status = answer(&g, prompt, n_prompt);

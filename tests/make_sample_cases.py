@@ -3,9 +3,9 @@
 
     python3 tests/make_sample_cases.py > tests/data/sample_cases.jsonl      (torch, transformers 5.24)
 
-Each line is a case: {"logits", "seen", options as in generation_config.json, "ids": what is kept, "probs": theirs}. Logits
-are multiples of 1/1024, so that the text has their exact values. Cases that rounding decides are left out; exact ties are
-not.
+Each line is a case: {"logits", "seen", options as in generation_config.json, "ids": what is kept, "probs": theirs}.
+Logits are multiples of 1/1024, so that the text has their exact values. Cases that rounding decides are left out; exact
+ties are not.
 """
 import json, random
 import torch

@@ -6,8 +6,8 @@ usage: make_tokenizer_cases.py CASES TOKENIZER_CONFIG
 CASES has tokenizer.json, encode.jsonl and decode.jsonl. Every eighth of their cases is taken, and TEXTS are added.
 seams.json is the same tokenizer with other merges: every two characters of its alphabet become one token, so that the
 ids in seams.jsonl tell where words end. variants.jsonl has changes of tokenizer.json, and what the changed tokenizer
-encodes and decodes. TOKENIZER_CONFIG is Qwen2.5's tokenizer_config.json with its chat template; others of the family are written from
-it below. They are rendered by Jinja 2 with the settings that the reference uses.
+encodes and decodes. TOKENIZER_CONFIG is Qwen2.5's tokenizer_config.json with its chat template; the templates of the
+rest of the family are written below. Jinja 2 renders them with the settings that the reference uses.
 """
 import json
 import os
@@ -54,7 +54,8 @@ def compact(value):
 
 def seams(small, random_):
     """A tokenizer like small, and texts for it."""
-    vocab, merges, characters = [BYTE_TO_UNICODE[b] for b in BYTES], [], sorted({spelled(c) for c in ALPHABET + BORDERS})
+    vocab, merges = [BYTE_TO_UNICODE[b] for b in BYTES], []
+    characters = sorted({spelled(c) for c in ALPHABET + BORDERS})
     for c in characters:
         for i in range(1, len(c)):
             merges.append(c[:i] + " " + c[i])

@@ -626,7 +626,7 @@ static void test_limits(void)
     check(answer(&p, digits, 6, &o, &g, err) == -1, "a prompt beyond the context");
     check(!strcmp(err, "the prompt has 6 tokens, but the context holds 5"), "%s", err);
     check(answer(&p, (int[]){3, 20}, 2, &o, &g, err) == -1, "an id beyond the vocabulary");
-    check(!strcmp(err, "token 1 of the prompt is 20, but the model knows 0 to 19"), "%s", err);
+    check(!strcmp(err, "token 1 of the prompt has the id 20, but the model has only the ids 0 to 19"), "%s", err);
     check(answer(&p, (int[]){-1}, 1, &o, &g, err) == -1, "a negative id");
 
     p.head[7 * SCRIPT] = NAN;

@@ -57,8 +57,8 @@ static void make_byte_map(Tokenizer *t)
     }
 }
 
-/* Write the bytes that a token stands for, at most `length` of them, and return how many they are. Every character of the
- * map has one or two bytes of UTF-8. */
+/* Write the bytes that a token stands for, at most `length` of them, and return how many they are. Every character of
+ * the map has one or two bytes of UTF-8. */
 static size_t token_bytes(const Tokenizer *t, char *out, const char *token, size_t length, bool *unmapped)
 {
     size_t n = 0;
