@@ -17,7 +17,7 @@ typedef struct {
     const Tokenizer *tokenizer;
     const GenerateOptions *o;
     Generated *out;
-    Text bytes;  /* of the answer's tokens */
+    Text joined; /* the bytes of the answer's tokens */
     size_t sent; /* how many of the bytes were passed on */
     double start;
     char *err;
@@ -43,7 +43,7 @@ static int send_text(Generation *g, size_t end)
     size_t before = text->length;
     if (end <= g->sent)
         return 0;
-    if (text_append_replacing(text, g->bytes.bytes + g->sent, end - g->sent))
+    if (text_append_replacing(text, g->joined.bytes + g->sent, end - g->sent))
         return fail(g->err, "out of memory for the text");
     g->sent = end;
     return g->o->on_text && g->o->on_text(g->o->context, text->bytes + before, text->length - before) ? 1 : 0;
@@ -56,9 +56,9 @@ static size_t find_stop(const Generation *g, size_t from)
     for (size_t i = 0; i < g->o->n_stops; i++) {
         const char *stop = g->o->stops[i];
         size_t length = strlen(stop), begin = from < length ? 0 : from - length + 1;
-        const char *at = length ? memmem(g->bytes.bytes + begin, g->bytes.length - begin, stop, length) : NULL;
+        const char *at = length ? memmem(g->joined.bytes + begin, g->joined.length - begin, stop, length) : NULL;
         if (at)
-            first = MIN(first, (size_t)(at - g->bytes.bytes));
+            first = MIN(first, (size_t)(at - g->joined.bytes));
     }
     return first;
 }
@@ -68,9 +68,9 @@ static size_t begun_stop(const Generation *g)
 {
     size_t most = 0;
     for (size_t i = 0; i < g->o->n_stops; i++) {
-        size_t n = MIN(strlen(g->o->stops[i]), g->bytes.length + 1);
+        size_t n = MIN(strlen(g->o->stops[i]), g->joined.length + 1);
         while (n-- > most + 1)
-            if (memcmp(g->bytes.bytes + g->bytes.length - n, g->o->stops[i], n) == 0)
+            if (memcmp(g->joined.bytes + g->joined.length - n, g->o->stops[i], n) == 0)
                 most = n;
     }
     return most;
@@ -80,24 +80,24 @@ static size_t begun_stop(const Generation *g)
  * here. */
 static int add_text(Generation *g, int id)
 {
-    size_t length, before = g->bytes.length;
+    size_t length, before = g->joined.length;
     if (!g->tokenizer || tokenizer_is_special(g->tokenizer, id))
         return 0;
     const char *piece = tokenizer_piece(g->tokenizer, id, &length);
     if (length == 0)
         return 0;
-    if (text_append(&g->bytes, piece, length))
+    if (text_append(&g->joined, piece, length))
         return fail(g->err, "out of memory for the text");
     size_t stop = find_stop(g, before);
     if (stop != SIZE_MAX) {
-        g->bytes.length = stop;
+        g->joined.length = stop;
         g->out->reason = FINISH_STOP;
         return 1;
     }
-    size_t certain = g->bytes.length - begun_stop(g);
+    size_t certain = g->joined.length - begun_stop(g);
     if (certain <= g->sent)
         return 0;
-    int status = send_text(g, g->sent + text_complete_prefix(g->bytes.bytes + g->sent, certain - g->sent));
+    int status = send_text(g, g->sent + text_complete_prefix(g->joined.bytes + g->sent, certain - g->sent));
     if (status > 0)
         g->out->reason = FINISH_INTERRUPTED;
     return status;
@@ -220,8 +220,8 @@ int generate(Model *m, RunState *s, Sampler *sampler, const Tokenizer *t, const 
         sampler_accept(sampler, prompt[i]);
     }
     int status = answer(&g, prompt, n_prompt);
-    if (status == 0 && send_text(&g, g.bytes.length) < 0)
+    if (status == 0 && send_text(&g, g.joined.length) < 0)
         status = -1;
-    text_free(&g.bytes);
+    text_free(&g.joined);
     return status;
 }
