@@ -549,7 +549,7 @@ static int read_root(Tokenizer *t, const JsonValue *root, const char *path, char
     return read_post_processor(t, json_get(root, "post_processor"), path, err);
 }
 
-/* 1, and no sentence, if there is no such file; as all that follow. */
+/* The functions from here on return 1, without a sentence, if a file that they need does not exist. */
 static int read_tokenizer_json(Tokenizer *t, const char *path, char err[512])
 {
     JsonFile file = {0};
@@ -615,8 +615,7 @@ static int read_vocab_and_merges(Tokenizer *t, const char *folder, char err[512]
     OlderFiles f = {0};
     int status = read_older_files(&f, folder, err);
     if (status == 0) {
-        /* a vocabulary that comes without added tokens has one, as in the reference: {n: {"content": .., "special":
-         * true}} */
+        /* without added tokens there is one, as in the reference: {"N": {"content": .., "special": true}} */
         char id[24];
         int digits = snprintf(id, sizeof id, "%zu", f.vocab.root->length);
         JsonValue special = {.type = JSON_TRUE, .key = "special", .key_length = 7};
