@@ -383,15 +383,11 @@ static void free_case(Case c)
 /* Attention of the queries start..start+n-1, up to at_once at a time, in a workspace of at most `room` bytes. */
 static void run_in(size_t room, const Case *c, size_t start, size_t n, size_t at_once, float *out)
 {
-    Workspace ws;
-    char err[512];
     const Shape *s = &c->s;
     size_t width = s->n_heads * s->head_dim;
-    if (workspace_init(&ws, width, at_once, s->head_dim, s->n_heads / s->n_kv_heads, err)) {
-        check(false, "%s", err);
-        return;
-    }
+    Workspace ws = {.size = attention_scratch_bytes(s->n_heads / s->n_kv_heads, s->head_dim)};
     ws.size = ws.size < room ? ws.size : room;
+    ws.memory = aligned_alloc(64, ws.size);
     for (size_t t = 0; t < n; t += at_once) {
         size_t count = n - t < at_once ? n - t : at_once;
         Edge q = at_edge(count * width), o = at_edge(count * width);
@@ -410,7 +406,7 @@ static void run_in(size_t room, const Case *c, size_t start, size_t n, size_t at
         memcpy(out + t * width, o.x, count * width * sizeof *out);
         drop(q), drop(o);
     }
-    workspace_free(&ws);
+    free(ws.memory);
 }
 
 static void run_attention(const Case *c, size_t start, size_t n, size_t at_once, float *out)

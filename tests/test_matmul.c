@@ -116,13 +116,8 @@ static bool same(const float *a, const float *b, size_t n)
 
 static Workspace workspace(size_t cols, size_t n)
 {
-    char err[512];
-    Workspace ws;
-    if (workspace_init(&ws, cols, n, 64, 7, err)) {
-        printf("%s\n", err);
-        exit(1);
-    }
-    return ws;
+    size_t size = matmul_scratch_bytes(cols, n);
+    return (Workspace){allocate(size), size};
 }
 
 static void threads(int n)
@@ -169,7 +164,7 @@ static void test_definition(void)
         }
         check(right, "%zu columns", cols);
     }
-    workspace_free(&ws);
+    free(ws.memory);
 }
 
 /* ---- levels against the scalar definition ------------------------------------------------------------------------ */
@@ -221,7 +216,7 @@ static void compare_levels(WeightType type, size_t rows, size_t cols, size_t n, 
         check(same(got, want, n * rows), "%s: %s %zux%zu, %zu vectors%s", cpu_level_name(level), type_names[type], rows,
               cols, n, odd ? ", odd address" : "");
     }
-    workspace_free(&ws);
+    free(ws.memory);
     free(want);
     free(got);
     free(bias);
@@ -331,7 +326,7 @@ static void compare_quantized(WeightType type, size_t rows, size_t cols, size_t 
         free_matrix(&again);
     }
     free_matrix(&m);
-    workspace_free(&ws);
+    free(ws.memory);
     free(w);
     free(x);
     free(want);
@@ -399,7 +394,7 @@ static void test_quantized_definition(WeightType type)
         x[40] = saved;
     }
     free_matrix(&m);
-    workspace_free(&ws);
+    free(ws.memory);
 }
 
 static void test_quantized_accuracy(void)
@@ -523,7 +518,7 @@ static void test_rounding(void)
         }
     }
     matmul_allow_rounding(false);
-    workspace_free(&ws);
+    free(ws.memory);
     free(x);
     free(w);
     free(exact);
@@ -583,7 +578,7 @@ static void test_all_halves(void)
                 }
         }
     }
-    workspace_free(&ws);
+    free(ws.memory);
     free(halves);
     free(want);
     free(got);
@@ -630,7 +625,7 @@ static void test_several_products(void)
                 free(alone[i]);
             }
         }
-    workspace_free(&ws);
+    free(ws.memory);
     free(x);
     free(source);
 }
