@@ -26,7 +26,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/cpu.h"
 #include "base/threads.h"
 #include "kernels/common_internal.h"
 #include "kernels/elementary.h"
@@ -94,26 +93,6 @@ static void add_scaled_scalar(float *out, const float *x, float f, const float *
 
 #define KEYS_AHEAD 32 /* from the values that are added to those that are prefetched meanwhile: about 8 KB */
 
-/* Make the call, in which ROWS is a constant, for the number of rows r, 1..most (at most 8): the compiler makes a
- * version of the code for each. */
-#define ROW_CASE(n, most, call)                                                                                        \
-    case n: {                                                                                                          \
-        enum { ROWS = MIN(n, most) };                                                                                  \
-        call;                                                                                                          \
-        break;                                                                                                         \
-    }
-#define BY_ROWS(r, most, call)                                                                                         \
-    switch (r) {                                                                                                       \
-        ROW_CASE(1, most, call);                                                                                       \
-        ROW_CASE(2, most, call);                                                                                       \
-        ROW_CASE(3, most, call);                                                                                       \
-        ROW_CASE(4, most, call);                                                                                       \
-        ROW_CASE(5, most, call);                                                                                       \
-        ROW_CASE(6, most, call);                                                                                       \
-        ROW_CASE(7, most, call);                                                                                       \
-        ROW_CASE(8, most, call);                                                                                       \
-    }
-
 /* The queries and keys of a tile of scores, and the memory that is prefetched meanwhile: so many lines at each step. */
 typedef struct {
     const float *q, *k, *ahead;
@@ -140,19 +119,12 @@ typedef struct {
     void (*add_scaled)(float *out, const float *x, float f, const float *y, size_t n);
 } Kernels;
 
-#define KERNELS(level) {scores_##level, softmax_##level, values_##level, add_scaled_##level}
+#define KERNELS(level)                                                                                                 \
+    {                                                                                                                  \
+        scores_##level, softmax_##level, values_##level, add_scaled_##level                                            \
+    }
 
-static const Kernels kernels[CPU_LEVELS] = {
-    [CPU_SCALAR] = KERNELS(scalar),
-#if defined(__x86_64__)
-    [CPU_AVX2] = KERNELS(avx2),
-    [CPU_AVX512] = KERNELS(avx512),
-    [CPU_AVX512VNNI] = KERNELS(avx512),
-    [CPU_AVX512BF16] = KERNELS(avx512),
-#elif defined(__aarch64__) && defined(__ARM_NEON)
-    [CPU_NEON] = KERNELS(neon),
-#endif
-};
+static const Kernels kernels[CPU_LEVELS] = BY_LEVEL(KERNELS);
 
 /* ---- the cache --------------------------------------------------------------------------------------------------- */
 

@@ -74,8 +74,8 @@ TARGET static void NAME(scores)(float *score, const float *q, size_t rows, const
             t.lines = among_first ? 1 : 0;
             if (only)
                 t.lines = lines;
-            BY_ROWS(MIN(rows - i, SCORE_ROWS), SCORE_ROWS,
-                    NAME(score_tile)(score + i * ATTENTION_BLOCK + j, &t, scale, ROWS));
+            WITH_CONSTANT(MIN(rows - i, SCORE_ROWS), SCORE_ROWS,
+                          NAME(score_tile)(score + i * ATTENTION_BLOCK + j, &t, scale, N));
         }
     }
 }
@@ -148,7 +148,7 @@ TARGET static void NAME(values)(float *a, const float *p, size_t rows, const flo
                                 size_t to)
 {
     for (size_t i = 0; i < rows; i += VALUE_ROWS, a += VALUE_ROWS * head_dim, p += VALUE_ROWS * ATTENTION_BLOCK) {
-        BY_ROWS(MIN(rows - i, VALUE_ROWS), VALUE_ROWS, NAME(value_columns)(a, p, v, head_dim, from, to, ROWS));
+        WITH_CONSTANT(MIN(rows - i, VALUE_ROWS), VALUE_ROWS, NAME(value_columns)(a, p, v, head_dim, from, to, N));
     }
 }
 

@@ -1,11 +1,13 @@
-/* What the scalar definitions and the vector code share: floats as bits, numbers of 16 bits, rounding, the sum of the
- * sixteen running sums, and the constants of exp. */
+/* What the files of kernels/ share: code that knows its constants, tables by level, floats as bits, numbers of 16 bits,
+ * rounding, the sum of the sixteen running sums, and the constants of exp. */
 #ifndef COMMON_INTERNAL_H
 #define COMMON_INTERNAL_H
 
 #include "base/base.h"
 
 #include <string.h>
+
+#include "base/cpu.h"
 
 #define SUMS 16 /* running sums of a dot product: element k is added to sum k mod SUMS */
 
@@ -17,6 +19,45 @@
 #define EACH(i, n) _Pragma("clang loop unroll(full)") for (size_t i = 0; i < (n); i++)
 #else
 #define EACH(i, n) _Pragma("GCC unroll 16") for (size_t i = 0; i < (n); i++)
+#endif
+
+/* Make a call in which N is the number n, 1..most (at most 8), as a constant: the compiler makes a version of the code
+ * for each. */
+#define CONSTANT_CASE(n, most, call)                                                                                   \
+    case n: {                                                                                                          \
+        enum { N = MIN(n, most) };                                                                                     \
+        call;                                                                                                          \
+        break;                                                                                                         \
+    }
+#define WITH_CONSTANT(n, most, call)                                                                                   \
+    switch (n) {                                                                                                       \
+        CONSTANT_CASE(1, most, call);                                                                                  \
+        CONSTANT_CASE(2, most, call);                                                                                  \
+        CONSTANT_CASE(3, most, call);                                                                                  \
+        CONSTANT_CASE(4, most, call);                                                                                  \
+        CONSTANT_CASE(5, most, call);                                                                                  \
+        CONSTANT_CASE(6, most, call);                                                                                  \
+        CONSTANT_CASE(7, most, call);                                                                                  \
+        CONSTANT_CASE(8, most, call);                                                                                  \
+    }
+
+/* A table of kernels by CpuLevel, in which kernels(level) stands for those of a level. */
+#if defined(__x86_64__)
+#define BY_LEVEL(kernels)                                                                                              \
+    {                                                                                                                  \
+        [CPU_SCALAR] = kernels(scalar), [CPU_AVX2] = kernels(avx2), [CPU_AVX512] = kernels(avx512),                    \
+        [CPU_AVX512VNNI] = kernels(avx512), [CPU_AVX512BF16] = kernels(avx512),                                        \
+    }
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+#define BY_LEVEL(kernels)                                                                                              \
+    {                                                                                                                  \
+        [CPU_SCALAR] = kernels(scalar), [CPU_NEON] = kernels(neon)                                                     \
+    }
+#else
+#define BY_LEVEL(kernels)                                                                                              \
+    {                                                                                                                  \
+        [CPU_SCALAR] = kernels(scalar)                                                                                 \
+    }
 #endif
 
 /* ---- floats as bits ---------------------------------------------------------------------------------------------- */

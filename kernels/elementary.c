@@ -90,11 +90,20 @@ INLINE double polynomial(const double *c, size_t n, double x)
 /* The same in double, exp(r) being the series r^k / k! up to k = 13. */
 INLINE double exp_f64_body(double x)
 {
-    static const double c[] = {0x1.6124613a86d09p-33, 0x1.1eed8eff8d898p-29, 0x1.ae64567f544e4p-26,
-                               0x1.27e4fb7789f5cp-22, 0x1.71de3a556c734p-19, 0x1.a01a01a01a01ap-16,
-                               0x1.a01a01a01a01ap-13, 0x1.6c16c16c16c17p-10, 0x1.1111111111111p-7,
-                               0x1.5555555555555p-5,  0x1.5555555555555p-3,  0.5,
-                               1,                     1};
+    static const double c[] = {0x1.6124613a86d09p-33,
+                               0x1.1eed8eff8d898p-29,
+                               0x1.ae64567f544e4p-26,
+                               0x1.27e4fb7789f5cp-22,
+                               0x1.71de3a556c734p-19,
+                               0x1.a01a01a01a01ap-16,
+                               0x1.a01a01a01a01ap-13,
+                               0x1.6c16c16c16c17p-10,
+                               0x1.1111111111111p-7,
+                               0x1.5555555555555p-5,
+                               0x1.5555555555555p-3,
+                               0.5,
+                               1,
+                               1};
     x = x < -746 ? -746 : x;
     x = x > 710 ? 710 : x;
     if (x != x)

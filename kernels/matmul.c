@@ -27,6 +27,8 @@
 #include "kernels/matmul_internal.h"
 #include "kernels/vector.h"
 
+#define ANY_CPU /* no attribute */
+
 /* ---- the dot product --------------------------------------------------------------------------------------------- */
 
 /* Number k of a row that is stored as in the file, at any address. */
@@ -54,20 +56,9 @@ INLINE void dots(const Dots *d, WeightType type)
                 dot(type, d->w + r * d->row_bytes, (const float *)d->x + t * d->x_stride, d->cols);
 }
 
-static void dots_f32_scalar(const Dots *d)
-{
-    dots(d, WEIGHT_F32);
-}
-
-static void dots_bf16_scalar(const Dots *d)
-{
-    dots(d, WEIGHT_BF16);
-}
-
-static void dots_f16_scalar(const Dots *d)
-{
-    dots(d, WEIGHT_F16);
-}
+KERNEL(ANY_CPU, dots_f32_scalar, Dots, dots(d, WEIGHT_F32))
+KERNEL(ANY_CPU, dots_bf16_scalar, Dots, dots(d, WEIGHT_BF16))
+KERNEL(ANY_CPU, dots_f16_scalar, Dots, dots(d, WEIGHT_F16))
 
 /* ---- the quantized dot product ----------------------------------------------------------------------------------- */
 
@@ -108,15 +99,8 @@ static void quantized_dots(const QuantDots *d, WeightType type)
                               d->q + t * d->groups * GROUP, d->scale + t * d->groups);
 }
 
-static void q8_scalar(const QuantDots *d)
-{
-    quantized_dots(d, WEIGHT_Q8);
-}
-
-static void q4_scalar(const QuantDots *d)
-{
-    quantized_dots(d, WEIGHT_Q4);
-}
+KERNEL(ANY_CPU, q8_scalar, QuantDots, quantized_dots(d, WEIGHT_Q8))
+KERNEL(ANY_CPU, q4_scalar, QuantDots, quantized_dots(d, WEIGHT_Q4))
 
 /* An input, group by group: q = round(x * 127 / max|x|), scale = max|x| / 127, and minus the sum of q. Groups too small
  * for a scale become zeros; a NaN or an infinity makes the scale one, and so all results. */

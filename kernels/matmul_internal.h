@@ -89,6 +89,14 @@ typedef struct {
     size_t slice; /* columns at a time when there are more vectors than FEW; a multiple of SUMS */
 } Kernels;
 
+/* Define a kernel as a call of code that serves several, in which the type of the weights becomes a constant. target is
+ * the attribute for the instructions that it needs. */
+#define KERNEL(target, name, Work, call)                                                                               \
+    target static void name(const Work *d)                                                                             \
+    {                                                                                                                  \
+        call;                                                                                                          \
+    }
+
 /* The kernels of a level, or NULL if this build has none. */
 const Kernels *kernels_x86(CpuLevel level);
 const Kernels *kernels_neon(void);

@@ -11,6 +11,7 @@
 #include <sys/auxv.h>
 #endif
 
+#define NEON /* no attribute: all 64-bit ARM CPUs have it */
 #ifdef __clang__
 #define SDOT __attribute__((target("dotprod")))
 #else
@@ -138,41 +139,12 @@ INLINE void dots(const Dots *d, WeightType type)
     for (size_t base = 0; base < d->rows; base += rows_end)
         for (size_t t = 0; t < d->n; t += 6)
             for (size_t r = base; r < base + rows_end; r += 4)
-                switch (d->n - t) {
-                case 1:
-                    tile(d, type, 1, r, t);
-                    break;
-                case 2:
-                    tile(d, type, 2, r, t);
-                    break;
-                case 3:
-                    tile(d, type, 3, r, t);
-                    break;
-                case 4:
-                    tile(d, type, 4, r, t);
-                    break;
-                case 5:
-                    tile(d, type, 5, r, t);
-                    break;
-                default:
-                    tile(d, type, 6, r, t);
-                }
+                WITH_CONSTANT(MIN(d->n - t, 6), 6, tile(d, type, N, r, t));
 }
 
-static void dots_f32(const Dots *d)
-{
-    dots(d, WEIGHT_F32);
-}
-
-static void dots_bf16(const Dots *d)
-{
-    dots(d, WEIGHT_BF16);
-}
-
-static void dots_f16(const Dots *d)
-{
-    dots(d, WEIGHT_F16);
-}
+KERNEL(NEON, dots_f32, Dots, dots(d, WEIGHT_F32))
+KERNEL(NEON, dots_bf16, Dots, dots(d, WEIGHT_BF16))
+KERNEL(NEON, dots_f16, Dots, dots(d, WEIGHT_F16))
 
 /* ---- quantized rows, sixteen side by side ------------------------------------------------------------------------ */
 
@@ -246,37 +218,13 @@ INLINE void quant(const QuantDots *d, WeightType type, bool has_sdot)
     for (size_t base = 0; base < d->blocks; base += blocks_end)
         for (size_t t = 0; t < d->n; t += 3)
             for (size_t b = base; b < base + blocks_end; b++)
-                switch (d->n - t) {
-                case 1:
-                    quant_tile(d, type, has_sdot, 1, b, t);
-                    break;
-                case 2:
-                    quant_tile(d, type, has_sdot, 2, b, t);
-                    break;
-                default:
-                    quant_tile(d, type, has_sdot, 3, b, t);
-                }
+                WITH_CONSTANT(MIN(d->n - t, 3), 3, quant_tile(d, type, has_sdot, N, b, t));
 }
 
-SDOT static void q8_sdot(const QuantDots *d)
-{
-    quant(d, WEIGHT_Q8, true);
-}
-
-SDOT static void q4_sdot(const QuantDots *d)
-{
-    quant(d, WEIGHT_Q4, true);
-}
-
-static void q8_neon(const QuantDots *d)
-{
-    quant(d, WEIGHT_Q8, false);
-}
-
-static void q4_neon(const QuantDots *d)
-{
-    quant(d, WEIGHT_Q4, false);
-}
+KERNEL(SDOT, q8_sdot, QuantDots, quant(d, WEIGHT_Q8, true))
+KERNEL(SDOT, q4_sdot, QuantDots, quant(d, WEIGHT_Q4, true))
+KERNEL(NEON, q8_neon, QuantDots, quant(d, WEIGHT_Q8, false))
+KERNEL(NEON, q4_neon, QuantDots, quant(d, WEIGHT_Q4, false))
 
 static void to_int8_neon(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups)
 {

@@ -199,25 +199,10 @@ INLINE512 void dots512(const Dots *d, WeightType type)
         }
 }
 
-AVX512 static void dots512_f32(const Dots *d)
-{
-    dots512(d, WEIGHT_F32);
-}
-
-AVX512 static void dots512_bf16(const Dots *d)
-{
-    dots512(d, WEIGHT_BF16);
-}
-
-AVX512 static void dots512_f16(const Dots *d)
-{
-    dots512(d, WEIGHT_F16);
-}
-
-AVX512 static void dots512_pairs(const Dots *d)
-{
-    dots512(d, PAIRS);
-}
+KERNEL(AVX512, dots512_f32, Dots, dots512(d, WEIGHT_F32))
+KERNEL(AVX512, dots512_bf16, Dots, dots512(d, WEIGHT_BF16))
+KERNEL(AVX512, dots512_f16, Dots, dots512(d, WEIGHT_F16))
+KERNEL(AVX512, dots512_pairs, Dots, dots512(d, PAIRS))
 
 __attribute__((target("avx512bf16,avx512bw,avx512vl"))) static void to_bf16_512(uint16_t *out, const float *in,
                                                                                 size_t n)
@@ -333,15 +318,8 @@ INLINE512 void quant512(const QuantDots *d, WeightType type)
         }
 }
 
-AVX512 static void q8_vnni(const QuantDots *d)
-{
-    quant512(d, WEIGHT_Q8);
-}
-
-AVX512 static void q4_vnni(const QuantDots *d)
-{
-    quant512(d, WEIGHT_Q4);
-}
+KERNEL(AVX512, q8_vnni, QuantDots, quant512(d, WEIGHT_Q8))
+KERNEL(AVX512, q4_vnni, QuantDots, quant512(d, WEIGHT_Q4))
 
 /* ---- AVX2: the sixteen running sums are two registers ------------------------------------------------------------ */
 
@@ -481,20 +459,9 @@ INLINE256 void dots256(const Dots *d, WeightType type)
             }
 }
 
-AVX2 static void dots256_f32(const Dots *d)
-{
-    dots256(d, WEIGHT_F32);
-}
-
-AVX2 static void dots256_bf16(const Dots *d)
-{
-    dots256(d, WEIGHT_BF16);
-}
-
-AVX2 static void dots256_f16(const Dots *d)
-{
-    dots256(d, WEIGHT_F16);
-}
+KERNEL(AVX2, dots256_f32, Dots, dots256(d, WEIGHT_F32))
+KERNEL(AVX2, dots256_bf16, Dots, dots256(d, WEIGHT_BF16))
+KERNEL(AVX2, dots256_f16, Dots, dots256(d, WEIGHT_F16))
 
 /* ---- AVX2: quantized rows ---------------------------------------------------------------------------------------- */
 
@@ -600,15 +567,8 @@ INLINE256 void quant256(const QuantDots *d, WeightType type)
         }
 }
 
-AVX2 static void q8_256(const QuantDots *d)
-{
-    quant256(d, WEIGHT_Q8);
-}
-
-AVX2 static void q4_256(const QuantDots *d)
-{
-    quant256(d, WEIGHT_Q4);
-}
+KERNEL(AVX2, q8_256, QuantDots, quant256(d, WEIGHT_Q8))
+KERNEL(AVX2, q4_256, QuantDots, quant256(d, WEIGHT_Q4))
 
 /* ---- the tables -------------------------------------------------------------------------------------------------- */
 

@@ -166,7 +166,7 @@ INLINE void round_scales(uint16_t half[ROWS_AT_ONCE], Lanes *inverse, const Lane
 }
 
 /* largest_weight() */
-#define LARGER(a, b) CHOOSE(((LaneBits)(a) & INT32_MAX) < ((LaneBits)(b) & INT32_MAX), b, a)
+#define LARGER(a, b) CHOOSE(((LaneBits)(a)&INT32_MAX) < ((LaneBits)(b)&INT32_MAX), b, a)
 
 INLINE void largest_lanes(Lanes *largest, const Lanes w[GROUP])
 {
@@ -259,37 +259,24 @@ INLINE size_t quantize_group_lanes(WeightType type, unsigned char *block, size_t
     return bad;
 }
 
-#ifdef __x86_64__
-#define TARGET_AVX2 __attribute__((target("avx2")))
-#define TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#define QUANTIZE_GROUP(level, target)                                                                                  \
+    target static size_t quantize_group_##level(WeightType type, unsigned char *block, size_t group, const float *w)   \
+    {                                                                                                                  \
+        return quantize_group_lanes(type, block, group, w);                                                            \
+    }
 
-TARGET_AVX2 static size_t quantize_group_avx2(WeightType type, unsigned char *block, size_t group, const float *w)
-{
-    return quantize_group_lanes(type, block, group, w);
-}
-
-TARGET_AVX512 static size_t quantize_group_avx512(WeightType type, unsigned char *block, size_t group, const float *w)
-{
-    return quantize_group_lanes(type, block, group, w);
-}
-#else
-static size_t quantize_group_neon(WeightType type, unsigned char *block, size_t group, const float *w)
-{
-    return quantize_group_lanes(type, block, group, w);
-}
+#if defined(__x86_64__)
+QUANTIZE_GROUP(avx2, __attribute__((target("avx2"))))
+QUANTIZE_GROUP(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))))
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+QUANTIZE_GROUP(neon, )
 #endif
 
-static QuantizeGroup *const quantize_group[CPU_LEVELS] = {
-    [CPU_SCALAR] = quantize_group_scalar,
-#ifdef __x86_64__
-    [CPU_AVX2] = quantize_group_avx2,
-    [CPU_AVX512] = quantize_group_avx512,
-    [CPU_AVX512VNNI] = quantize_group_avx512,
-    [CPU_AVX512BF16] = quantize_group_avx512,
-#else
-    [CPU_NEON] = quantize_group_neon,
-#endif
-};
+/* ---- the kernels of each level ----------------------------------------------------------------------------------- */
+
+#define KERNEL_OF(level) quantize_group_##level
+
+static QuantizeGroup *const quantize_group[CPU_LEVELS] = BY_LEVEL(KERNEL_OF);
 
 /* ---- a matrix ---------------------------------------------------------------------------------------------------- */
 

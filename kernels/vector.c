@@ -7,7 +7,6 @@
 
 #include <math.h>
 
-#include "base/cpu.h"
 #include "kernels/common_internal.h"
 #include "kernels/elementary.h"
 
@@ -90,19 +89,11 @@ typedef struct {
 } Kernels;
 
 #define KERNELS(level)                                                                                                 \
-    {convert_bf16_##level, convert_f16_##level, rmsnorm_##level, swiglu_##level, rope_##level, largest_##level}
+    {                                                                                                                  \
+        convert_bf16_##level, convert_f16_##level, rmsnorm_##level, swiglu_##level, rope_##level, largest_##level      \
+    }
 
-static const Kernels kernels[CPU_LEVELS] = {
-    [CPU_SCALAR] = KERNELS(scalar),
-#if defined(__x86_64__)
-    [CPU_AVX2] = KERNELS(avx2),
-    [CPU_AVX512] = KERNELS(avx512),
-    [CPU_AVX512VNNI] = KERNELS(avx512),
-    [CPU_AVX512BF16] = KERNELS(avx512),
-#elif defined(__aarch64__) && defined(__ARM_NEON)
-    [CPU_NEON] = KERNELS(neon),
-#endif
-};
+static const Kernels kernels[CPU_LEVELS] = BY_LEVEL(KERNELS);
 
 void convert_bf16(float *out, const void *in, size_t n)
 {

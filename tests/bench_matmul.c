@@ -182,7 +182,7 @@ static void bench_prefill(WeightType type, const char *name, const unsigned char
     printf("\n");
 }
 
-/* Quantising the head from BF16: ms, and what a model of 0.5 billion weights would take. */
+/* Quantizing the head from BF16: ms, and what a model of 0.5 billion weights would take. */
 static void bench_quantize(WeightType type, const char *name, unsigned char *memory, size_t size)
 {
     double t[REPEATS];
@@ -194,7 +194,7 @@ static void bench_quantize(WeightType type, const char *name, unsigned char *mem
             printf("bad row %zu\n", bad);
         t[i] = now() - t[i];
     }
-    printf("  %-5s quantising: %.0f ms for 494 million weights\n", name,
+    printf("  %-5s quantizing: %.0f ms for 494 million weights\n", name,
            1e3 * least(t, REPEATS) * 494 / (151936 * 896 / 1e6));
 }
 

@@ -243,7 +243,7 @@ static void test_levels(void)
     }
 }
 
-/* ---- quantised matrices ------------------------------------------------------------------------------------------ */
+/* ---- quantized matrices ------------------------------------------------------------------------------------------ */
 
 static Matrix quantize(WeightType type, const Matrix *src)
 {
@@ -397,6 +397,59 @@ static void test_quantized_definition(WeightType type)
     free(ws.memory);
 }
 
+/* A weight by its bits: any sign and mantissa, an exponent of the kind. */
+static float weight_of_kind(const char *kind)
+{
+    uint32_t r = random_u32(), sign = r & 0x80000000, exponent = 127 - 8 + random_u32() % 8, mantissa = r & 0x7fffff;
+    switch (kind[0]) {
+    case 't': /* tiny: the scale is a subnormal FP16, or zero */
+        exponent = 127 - 40 + random_u32() % 32;
+        break;
+    case 'h': /* huge: the scale is beyond FP16 */
+        exponent = 254 - random_u32() % 130;
+        break;
+    case 's': /* subnormal */
+        exponent = 0;
+        break;
+    case 'z': /* zeros of both signs, and among some of them a number */
+        if (random_u32() % 40)
+            return from_bits(sign);
+        break;
+    case 'e': /* equal magnitudes, of both signs */
+        return (float)(r % 9) - 4;
+    case 'a': /* any number */
+        exponent = random_u32() % 255;
+        break;
+    }
+    return from_bits(sign | exponent << 23 | mantissa);
+}
+
+/* Several rows at once, at each level, are stored as the definition stores one row's groups. */
+static void test_quantized_kinds(WeightType type)
+{
+    static const char *const kinds[] = {"random", "tiny", "huge", "subnormal", "zeros", "equal", "any"};
+    enum { ROWS = 75, COLS = 32 * 35 }; /* neither whole blocks nor pairs of groups, and more than a slice */
+    float *w = allocate(ROWS * COLS * sizeof *w);
+    Matrix src = {w, WEIGHT_F32, ROWS, COLS};
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
+        for (size_t i = 0; i < (size_t)ROWS * COLS; i++)
+            w[i] = weight_of_kind(kinds[kind]);
+        cpu_set_level(CPU_SCALAR);
+        Matrix want = quantize(type, &src);
+        for (CpuLevel level = CPU_AVX2; level < CPU_LEVELS; level++) {
+            if (!cpu_has(level))
+                continue;
+            cpu_set_level(level);
+            Matrix got = quantize(type, &src);
+            check(!memcmp(got.data, want.data, quantized_size(type, ROWS, COLS)), "%s: %s of %s weights",
+                  cpu_level_name(level), type_names[type], kinds[kind]);
+            free_matrix(&got);
+        }
+        free_matrix(&want);
+    }
+    free(w);
+}
+
 static void test_quantized_accuracy(void)
 {
     const size_t rows = 64, cols = 896;
@@ -471,6 +524,7 @@ static void test_quantized(void)
     for (WeightType type = WEIGHT_Q8; type <= WEIGHT_Q4; type++) {
         test_quantized_definition(type);
         test_quantized_extremes(type);
+        test_quantized_kinds(type);
         for (size_t n = 1; n <= 17; n++)
             compare_quantized(type, 1 + 5 * n % 50, 32 * (1 + n % 6), n);
         for (int count = 1; count <= 3; count++) {
