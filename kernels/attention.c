@@ -84,8 +84,8 @@ static void add_scaled_scalar(float *out, const float *x, float f, const float *
 
 /* ---- faster, same answer ----------------------------------------------------------------------------------------- */
 
-/* How much attention_lanes.h computes together: queries x vectors of keys for scores, queries x vectors of a value for
- * sums of values. Each product has a register: AVX2 has 16 of them, AVX-512 and NEON have 32. */
+/* What attention_lanes.h computes together: rows x vectors of keys for scores, rows x vectors of a value for sums of
+ * values. Each sum takes a register, of which AVX2 has 16, AVX-512 and NEON have 32. */
 #define SCORE_ROWS 4
 #define SCORE_VECTORS (WIDTH == 4 ? 4 : 2)
 #define VALUE_ROWS (WIDTH == 16 ? 8 : 4)
@@ -179,17 +179,19 @@ static size_t partial_floats(size_t rows, size_t head_dim)
     return 2 * align16(rows) + align16(rows * head_dim);
 }
 
-size_t attention_scratch_bytes(size_t heads_per_kv_head, size_t head_dim)
-{
-    return (size_t)threads_count() * 64 * heads_per_kv_head * (head_dim + ATTENTION_BLOCK + 8) * sizeof(float);
-}
-
 /* ---- tiles, tasks and splits ------------------------------------------------------------------------------------- */
 
 /* The queries are cut into tiles. A tile has, for one kv head, a row for each of its queries and each query head of the
  * kv head's group. */
 #define TILE_ROWS 64        /* their scores for a block stay in the second-level cache, */
 #define VALUES_AT_A_TIME 64 /* so many of a block's values in the first */
+
+/* For each thread the scores and results of a tile; and, if a kv head has several query heads, slots for splits. */
+size_t attention_scratch_bytes(size_t heads_per_kv_head, size_t head_dim)
+{
+    size_t rows = TILE_ROWS * heads_per_kv_head;
+    return (size_t)threads_count() * rows * (head_dim + ATTENTION_BLOCK + 8) * sizeof(float);
+}
 
 /* A task is a tile and a kv head. If there are too few tasks for the threads, each is split into its blocks of keys:
  * splits are counted through all tasks, and the results of several wait in slots until they are merged in order. */

@@ -48,6 +48,7 @@ INLINE float dot(WeightType type, const unsigned char *row, const float *x, size
     return add_sums(s);
 }
 
+/* Each row with each vector. */
 INLINE void dots(const Dots *d, WeightType type)
 {
     for (size_t r = 0; r < d->rows; r++)
@@ -76,7 +77,8 @@ static float weight_scale(WeightType type, const unsigned char *block, size_t gr
     return f16_to_f32(load_u16(block + scales_at(type, group), row));
 }
 
-/* The definition: a row of a block times a vector of integers q [groups][GROUP] with scales [groups]. */
+/* The definition: a row of a block times a vector of integers q [groups][GROUP] with scales [groups]. The sum of a group
+ * is at most 32 * 128 * 127 and so exact as a float, too. */
 static float quantized_dot(WeightType type, const unsigned char *block, size_t row, size_t groups, const int8_t *q,
                            const float *scale)
 {
@@ -90,6 +92,7 @@ static float quantized_dot(WeightType type, const unsigned char *block, size_t r
     return total;
 }
 
+/* Each row of each block with each vector. */
 static void quantized_dots(const QuantDots *d, WeightType type)
 {
     for (size_t r = 0; r < d->blocks * BLOCK_ROWS; r++)
@@ -130,6 +133,7 @@ static const Kernels kernels_scalar = {
     .slice = SIZE_MAX,
 };
 
+/* The table of the level in use. Each of its kernels gives the bits of the scalar one. */
 static const Kernels *kernels(void)
 {
     const Kernels *k = cpu_level() == CPU_NEON ? kernels_neon() : kernels_x86(cpu_level());
@@ -196,7 +200,7 @@ typedef struct {
     const Kernels *kernels;
     const float *x; /* [n][cols] */
     size_t n, cols;
-    bool few; /* vectors, FEW at most: there is one batch, and panels next to each other make one tile */
+    bool few; /* at most FEW vectors: there is one batch, and neighboring panels are computed as one tile */
     size_t panel_rows, panels, batches;
     size_t threads, least_tiles; /* of a chunk */
     uint16_t *x_bf16;            /* [n][cols], the inputs as BF16; NULL if they are not rounded */
@@ -252,7 +256,8 @@ size_t matmul_scratch_bytes(size_t cols, size_t n)
 
 /* ---- one tile ---------------------------------------------------------------------------------------------------- */
 
-/* Sums are complete: add bias and what was there. sums [n][stride] are those of the rows row .. row + rows - 1. */
+/* Add bias and what was there to complete sums, and write them to the product's out. sums [n][stride] are those of the
+ * rows row .. row + rows - 1. */
 static void store_results(const Tile *tile, const float *sums, size_t stride, size_t row, size_t rows)
 {
     const Product *p = tile->product;
@@ -305,7 +310,8 @@ static void float_rows(const Job *j, const Tile *tile, DotsKernel *kernel, const
     store_results(tile, sums, stride, row, rows);
 }
 
-/* panel_ready: the tile's rows are in s->panel already, since the last tile had the same. */
+/* As many rows at a time as there is space for their sums. With inputs rounded to BF16, the rows of an F32 or F16
+ * matrix are, too; panel_ready says that s->panel has them, since the last tile was of the same panel. */
 static void float_tile(const Job *j, const Tile *tile, const Scratch *s, bool panel_ready)
 {
     const Matrix *w = tile->product->w;
@@ -327,6 +333,7 @@ static void float_tile(const Job *j, const Tile *tile, const Scratch *s, bool pa
     }
 }
 
+/* As many blocks of rows at a time as there is space for their sums. */
 static void quantized_tile(const Job *j, const Tile *tile)
 {
     float sums[BATCH * PANEL_ROWS];
@@ -358,7 +365,7 @@ static size_t panels_of(const Matrix *w, size_t panel_rows)
 
 /* The first tile of chunk number `chunk`; the number of tiles if there is no such chunk. Chunks shrink towards the end:
  * each round gives half of what is left to the threads, one chunk each, so that they take chunks rarely and yet end
- * together, whatever their speed. */
+ * together, whatever their speed. 100 tiles for two threads: 25 25 12 12 6 6 3 3 2 2 1 1 1 1. */
 static size_t chunk_begin(const Job *j, size_t chunk)
 {
     size_t tiles = j->panels * j->batches, begin = 0;
@@ -372,7 +379,7 @@ static size_t chunk_begin(const Job *j, size_t chunk)
     return tiles;
 }
 
-/* Compute the tiles begin .. end - 1, which lie in one product, whose first panel is given, and, if there are many
+/* Compute the tiles begin .. end - 1. They lie in one product, whose first panel is given, and, if there are many
  * vectors, in one panel. */
 static void do_tiles(const Job *j, const Product *p, size_t first_panel, size_t begin, size_t end, const Scratch *s)
 {
@@ -390,7 +397,8 @@ static void do_tiles(const Job *j, const Product *p, size_t first_panel, size_t 
     }
 }
 
-/* Compute the chunks begin .. end - 1, product by product; with many vectors, panel by panel. */
+/* Compute the chunks begin .. end - 1, product by product; with many vectors, panel by panel, so that a panel's weights
+ * are still in the cache for the next batch. */
 static void do_chunks(void *context, size_t begin, size_t end, int thread)
 {
     const Job *j = context;
@@ -424,7 +432,8 @@ static void inputs_to_bf16(void *context, size_t begin, size_t end, int thread)
     j->kernels->to_bf16(j->x_bf16 + begin * j->cols, j->x + begin * j->cols, (end - begin) * j->cols);
 }
 
-/* Round the inputs, if there is a product that wants it. memory: inputs_bytes(n, cols) */
+/* Round the inputs if a product needs that: to integers for Q8 and Q4, else to BF16 where it is allowed. memory:
+ * inputs_bytes(n, cols) */
 static void round_inputs(Job *j, unsigned char *memory)
 {
     bool integers = false;
@@ -442,9 +451,9 @@ static void round_inputs(Job *j, unsigned char *memory)
     }
 }
 
-#define LEAST_BYTES 32768 /* of weights in a chunk: fewer are not worth the taking */
+#define LEAST_BYTES 32768 /* of weights in a chunk, since taking a chunk costs time, too */
 
-/* Decide on panels, batches and the least chunk: whole panels, unless that leaves too few tiles for the threads. */
+/* Decide how large panels are, how many panels and batches there are, and how small a chunk may be. */
 static void cut_into_tiles(Job *j)
 {
     size_t rows = 0;
@@ -454,6 +463,7 @@ static void cut_into_tiles(Job *j)
     j->least_tiles = j->batches == 1 ? 1 + LEAST_BYTES / j->n / (j->panel_rows * j->cols) : 1;
     for (size_t i = 0; i < j->count; i++)
         rows += j->products[i].w->rows;
+    /* smaller panels until each thread has several tiles, since the last ones keep only some of the threads busy */
     while (j->panel_rows > 2 * BLOCK_ROWS && rows / j->panel_rows * j->batches < 16 * j->threads)
         j->panel_rows = j->panel_rows / 2 / BLOCK_ROWS * BLOCK_ROWS;
     for (size_t i = 0; i < j->count; i++)
@@ -474,6 +484,7 @@ void matmul(const Product *products, size_t count, const float *x, size_t n, Wor
         assert(products[i].w->cols == j.cols);
     assert(ws->size >= matmul_scratch_bytes(j.cols, n));
     cut_into_tiles(&j);
+    /* the workspace: each thread's scratch memory, then the rounded inputs */
     round_inputs(&j, j.memory + j.threads * thread_bytes(j.cols));
     size_t chunks = 0;
     while (chunk_begin(&j, chunks) < j.panels * j.batches)

@@ -119,7 +119,7 @@ static size_t quantize_group_scalar(WeightType type, unsigned char *block, size_
         uint16_t half = type == WEIGHT_Q8 ? quantize_q8(q, w) : quantize_q4(q, w);
         memcpy(scales + 2 * r, &half, sizeof half);
         for (size_t k = 0; k < weights_bytes(type) / BLOCK_ROWS; k++)
-            weights[weight_at(r, k)] = type == WEIGHT_Q8 ? q[k] : (uint8_t)(q[k] | q[k + 16] << 4);
+            weights[weight_at(r, k)] = (uint8_t)(type == WEIGHT_Q8 ? q[k] : q[k] | q[k + 16] << 4);
         if (bad == BLOCK_ROWS && !is_finite(largest_weight(w)))
             bad = r;
     }
