@@ -77,8 +77,8 @@ static float weight_scale(WeightType type, const unsigned char *block, size_t gr
     return f16_to_f32(load_u16(block + scales_at(type, group), row));
 }
 
-/* The definition: a row of a block times a vector of integers q [groups][GROUP] with scales [groups]. The sum of a group
- * is at most 32 * 128 * 127 and so exact as a float, too. */
+/* The definition: a row of a block times a vector of integers q [groups][GROUP] with scales [groups]. The sum of a
+ * group is at most 32 * 128 * 127 and so exact as a float, too. */
 static float quantized_dot(WeightType type, const unsigned char *block, size_t row, size_t groups, const int8_t *q,
                            const float *scale)
 {

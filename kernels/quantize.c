@@ -128,13 +128,16 @@ static size_t quantize_group_scalar(WeightType type, unsigned char *block, size_
 
 /* ---- faster, same answer ----------------------------------------------------------------------------------------- */
 
-/* These are vectors as compilers know them: operators work lane by lane, comparisons give all bits or none. A lane is a
- * row. */
-#ifdef __x86_64__
+#if defined(__x86_64__)
 #define ROWS_AT_ONCE 8
-#else
+#elif defined(__aarch64__) && defined(__ARM_NEON)
 #define ROWS_AT_ONCE 4
 #endif
+
+#ifdef ROWS_AT_ONCE
+
+/* These are vectors as compilers know them: operators work lane by lane, comparisons give all bits or none. A lane is a
+ * row. */
 typedef float Lanes __attribute__((vector_size(4 * ROWS_AT_ONCE)));
 typedef int32_t LaneBits __attribute__((vector_size(4 * ROWS_AT_ONCE)));
 #define CHOOSE(condition, a, b) ((Lanes)(((condition) & (LaneBits)(a)) | (~(condition) & (LaneBits)(b))))
@@ -265,11 +268,13 @@ INLINE size_t quantize_group_lanes(WeightType type, unsigned char *block, size_t
         return quantize_group_lanes(type, block, group, w);                                                            \
     }
 
-#if defined(__x86_64__)
+#ifdef __x86_64__
 QUANTIZE_GROUP(avx2, __attribute__((target("avx2"))))
 QUANTIZE_GROUP(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))))
-#elif defined(__aarch64__) && defined(__ARM_NEON)
+#else
 QUANTIZE_GROUP(neon, )
+#endif
+
 #endif
 
 /* ---- the kernels of each level ----------------------------------------------------------------------------------- */
