@@ -169,7 +169,7 @@ INLINE void round_scales(uint16_t half[ROWS_AT_ONCE], Lanes *inverse, const Lane
 }
 
 /* largest_weight() */
-#define LARGER(a, b) CHOOSE(((LaneBits)(a)&INT32_MAX) < ((LaneBits)(b)&INT32_MAX), b, a)
+#define LARGER(a, b) CHOOSE((INT32_MAX & (LaneBits)(a)) < (INT32_MAX & (LaneBits)(b)), b, a)
 
 INLINE void largest_lanes(Lanes *largest, const Lanes w[GROUP])
 {
