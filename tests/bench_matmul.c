@@ -182,7 +182,7 @@ static void bench_prefill(WeightType type, const char *name, const unsigned char
     printf("\n");
 }
 
-/* Quantising the head from BF16: ms, and what a model of 0.5 billion weights would take. */
+/* Quantizing the head from BF16: ms, and what a model of 0.5 billion weights would take. */
 static void bench_quantize(WeightType type, const char *name, unsigned char *memory, size_t size)
 {
     double t[REPEATS];
@@ -194,7 +194,7 @@ static void bench_quantize(WeightType type, const char *name, unsigned char *mem
             printf("bad row %zu\n", bad);
         t[i] = now() - t[i];
     }
-    printf("  %-5s quantising: %.0f ms for 494 million weights\n", name,
+    printf("  %-5s quantizing: %.0f ms for 494 million weights\n", name,
            1e3 * least(t, REPEATS) * 494 / (151936 * 896 / 1e6));
 }
 
@@ -223,8 +223,9 @@ int main(int argc, char **argv)
     unsigned char *memory = pages(size);
     float *x = (float *)(void *)pages(most_n * 4864 * sizeof *x);
     float *out = (float *)(void *)pages(most_n * 2 * 4864 * sizeof *out);
-    Workspace ws;
-    if (!memory || !x || !out || workspace_init(&ws, 4864, most_n, 64, 7, err)) {
+    Workspace ws = {.size = matmul_scratch_bytes(4864, most_n)};
+    ws.memory = aligned_alloc(64, ws.size);
+    if (!memory || !x || !out || !ws.memory) {
         fprintf(stderr, "out of memory\n");
         return 1;
     }

@@ -47,7 +47,7 @@ for file in $files; do
         esac
         # X.c and X.h are one node; an internal header is its module's own affair
         case $header in
-        *internal.h | *_lanes.h | "${file%.*}".h) ;;
+        *internal.h | *lanes*.h | "${file%.*}".h) ;;
         *) echo "${file%.*} ${header%.*}" >>"$edges" ;;
         esac
     done
