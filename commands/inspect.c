@@ -1,138 +1,48 @@
-/* `run info --tensor, --slice, --npy, --stats, --at`: the numbers of a checkpoint, reading only what is shown. */
-#include "commands/slice.h"
+#include "commands/inspect.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "base/file.h"
 #include "base/threads.h"
 #include "checkpoint/number.h"
-#include "checkpoint/shards.h"
+#include "commands/model.h"
+#include "commands/options.h"
+#include "commands/output.h"
+#include "commands/session.h"
+#include "commands/terminal.h"
 
 #define BINS  20
-#define EDGE  3   /* numbers that are shown at either end of a long axis */
-#define MANY  200 /* more numbers than these are not shown unless a slice asks for them */
+#define EDGE  3   /* how many numbers are shown at either end of a long axis */
+#define MANY  200 /* a tensor with more numbers is shown by its edges, unless a slice asks for all of them */
 #define WIDTH 14  /* of a column */
 
-/* ---- shared ------------------------------------------------------------------------------------------------------ */
+/* ---- slices ------------------------------------------------------------------------------------------------------ */
 
-void prepare_writing(void)
-{
-    catch_interrupts();
-    signal(SIGXFSZ, SIG_IGN);
-}
-
-int tell_progress(void *context, uint64_t bytes)
-{
-    Progress *p = context;
-    p->done += bytes;
-    progress(p->what, p->done, p->total);
-    return interrupted;
-}
-
-/* There is none of that name: says so, with the nearest one if it is near. */
-static _Noreturn void no_such_tensor(const Checkpoint *c, const char *name)
-{
-    const SafetensorsTensor *best = NULL;
-    size_t least = SIZE_MAX, length = strlen(name);
-    char shown[TEXT_PRINTABLE], wrong[TEXT_PRINTABLE];
-    for (size_t i = 0; length < 256 && i < checkpoint_tensor_count(c); i++) {
-        const SafetensorsTensor *t = checkpoint_tensor(c, i);
-        size_t distance = t->name_length < 256 ? edit_distance(name, length, t->name, t->name_length) : SIZE_MAX;
-        if (distance < least && nearly(length, distance)) {
-            least = distance;
-            best = t;
-        }
-    }
-    text_printable(name, length, wrong);
-    if (best)
-        die(EXIT_FAILED, "%s: there is no tensor \"%s\"; did you mean \"%s\"?", c->argument, wrong,
-            text_printable(best->name, best->name_length, shown));
-    die(EXIT_FAILED, "%s: there is no tensor \"%s\"", c->argument, wrong);
-}
-
-SafetensorsTensor find_tensor(Checkpoint *c, const char *name)
-{
-    SafetensorsTensor t;
-    size_t found = 0;
-    if (safetensors_find(&c->st, name, &t) == 0)
-        return t;
-    for (size_t i = 0; i < checkpoint_tensor_count(c); i++) {
-        const SafetensorsTensor *other = checkpoint_tensor(c, i);
-        if (!name_matches(name, other->name, other->name_length))
-            continue;
-        found++;
-        t = *other;
-    }
-    if (found > 1)
-        die(EXIT_FAILED, "%s: %zu tensors match \"%s\"; name one of them (run info --find '%s' lists them)",
-            c->argument, found, name, name);
-    if (found == 0)
-        no_such_tensor(c, name);
-    return t;
-}
-
-void parse_slice(Slice *s, const char *spec, const SafetensorsTensor *t)
-{
-    char err[512];
-    if (slice_parse(s, spec, t, err) != 0)
-        die(EXIT_FAILED, "%s", err);
-}
-
-void print_index(FILE *out, const SafetensorsTensor *t, uint64_t element)
-{
-    uint64_t *index = must(calloc(t->rank + 1, sizeof *index));
-    for (size_t i = t->rank; i-- > 0; element /= t->shape[i])
-        index[i] = element % t->shape[i];
-    fputc('[', out);
-    for (size_t i = 0; i < t->rank; i++)
-        fprintf(out, "%s%" PRIu64, i ? ", " : "", index[i]);
-    fputc(']', out);
-    free(index);
-}
-
-/* Which element of the tensor is number `position` of the slice. */
+/* Find the index in the tensor of element `position` of the slice. */
 static uint64_t element_of(const Slice *s, uint64_t position)
 {
     SliceWalk w;
     char err[512];
     uint64_t first = 0, count;
-    if (slice_walk(&w, s, position, err) != 0)
-        die(EXIT_FAILED, "%s", err);
+    die_if(slice_walk(&w, s, position, err), err);
     slice_next(&w, &first, &count);
     slice_walk_end(&w);
     return first;
 }
 
-static void gather(const Slice *s, uint64_t position, size_t n, unsigned char *out)
-{
-    char err[512];
-    if (slice_gather(s, position, n, out, err) != 0)
-        die(EXIT_FAILED, "%s", err);
-}
-
-static void print_shape(const uint64_t *shape, size_t rank)
-{
-    putchar('[');
-    for (size_t i = 0; i < rank; i++)
-        printf("%s%" PRIu64, i ? "," : "", shape[i]);
-    putchar(']');
-}
-
 static void print_slice_shape(const Slice *s)
 {
-    putchar('[');
+    uint64_t *shape = xcalloc(slice_rank(s), sizeof *shape);
     for (size_t i = 0; i < slice_rank(s); i++)
-        printf("%s%" PRIu64, i ? "," : "", slice_size(s, i));
-    putchar(']');
+        shape[i] = slice_size(s, i);
+    shape_print(stdout, shape, slice_rank(s));
+    free(shape);
 }
 
 /* ---- numbers as text --------------------------------------------------------------------------------------------- */
 
-static void write_number_json(Dtype dtype, const unsigned char *element)
+static void write_element(Dtype dtype, const unsigned char *element)
 {
     char text[64];
     double value = number_read(dtype, element).value;
@@ -148,12 +58,12 @@ static void print_number(Dtype dtype, const unsigned char *element, bool json, i
 {
     if (json && dtype == DTYPE_C64) {
         putchar('[');
-        write_number_json(DTYPE_F32, element);
+        write_element(DTYPE_F32, element);
         putchar(',');
-        write_number_json(DTYPE_F32, element + 4);
+        write_element(DTYPE_F32, element + 4);
         putchar(']');
     } else if (json) {
-        write_number_json(dtype, element);
+        write_element(dtype, element);
     } else {
         char text[64];
         number_text(dtype, element, text);
@@ -161,18 +71,19 @@ static void print_number(Dtype dtype, const unsigned char *element, bool json, i
     }
 }
 
-/* Columns begin .. begin + n - 1 of a row; row * columns is where it starts in the slice. */
+/* Print elements position .. position + n - 1 of a slice. */
 static void print_run(const Slice *s, uint64_t position, uint64_t n, bool json)
 {
-    unsigned char piece[8 * 1024];
+    unsigned char elements[8 * 1024];
+    char err[512];
     size_t size = dtype_bits(s->tensor->dtype) / 8;
     for (uint64_t at = 0, m; at < n; at += m) {
-        m = n - at < 1024 ? n - at : 1024;
-        gather(s, position + at, (size_t)m, piece);
+        m = MIN(n - at, 1024);
+        die_if(slice_gather(s, position + at, (size_t)m, elements, err), err);
         for (size_t i = 0; i < m; i++) {
             if (json && (at > 0 || i > 0))
                 putchar(',');
-            print_number(s->tensor->dtype, piece + i * size, json, json ? 0 : WIDTH);
+            print_number(s->tensor->dtype, elements + i * size, json, json ? 0 : WIDTH);
         }
     }
 }
@@ -182,7 +93,7 @@ typedef struct {
     const Slice *slice;
     size_t rank;
     uint64_t rows, columns;
-    bool edges; /* only EDGE places at either end of an axis */
+    bool edges; /* show only EDGE places at either end of an axis */
 } Table;
 
 static Table table_of(const Slice *s, bool edges)
@@ -200,7 +111,8 @@ static bool is_shown(const Table *t, uint64_t place, uint64_t size)
     return !t->edges || size <= 2 * EDGE || place < EDGE || place >= size - EDGE;
 }
 
-/* The first row from `row` on that is shown: an axis whose place is in the middle jumps to its end. */
+/* The first row from `row` on that is shown. An axis whose place is in its middle goes on to its last EDGE places, and
+ * the axes after it start from 0 again; places 0 are always shown, so that one pass over the axes is enough. */
 static uint64_t next_shown(const Table *t, uint64_t row)
 {
     uint64_t stride = t->rows;
@@ -208,21 +120,18 @@ static uint64_t next_shown(const Table *t, uint64_t row)
         uint64_t size = slice_size(t->slice, i);
         stride /= size;
         uint64_t place = row / stride % size;
-        if (!is_shown(t, place, size)) {
-            row = (row / stride / size * size + size - EDGE) * stride;
-            i = (size_t)-1; /* all axes again, with their rows */
-            stride = t->rows;
-        }
+        if (!is_shown(t, place, size))
+            return (row / stride / size * size + size - EDGE) * stride;
     }
     return row;
 }
 
-/* The numbers of a vector take as many lines as they need; a row of a matrix is one line. */
+/* Print a vector on as many lines as it needs, where a row of a matrix would be one line. */
 static void print_vector(const Table *t)
 {
     uint64_t line = (uint64_t)terminal_width(stdout) / WIDTH, n;
     for (uint64_t at = 0; at < t->columns; at += n) {
-        n = t->columns - at < line ? t->columns - at : line;
+        n = MIN(t->columns - at, line);
         print_run(t->slice, at, n, false);
         putchar('\n');
     }
@@ -245,7 +154,7 @@ static void print_row(const Table *t, uint64_t row)
     putchar('\n');
 }
 
-/* "[2, 0, :, :]" above each matrix of a tensor with more than two axes. */
+/* Print "[2, 0, :, :]", which stands above each matrix of a tensor with more than two axes. */
 static void print_heading(const Table *t, uint64_t row)
 {
     uint64_t stride = t->rows;
@@ -276,8 +185,8 @@ static void print_values(const Slice *s, bool edges)
     }
 }
 
-/* Nested lists, as NumPy's tolist(). */
-static void print_values_json(const Slice *s)
+/* Print nested lists, as NumPy's tolist() makes them. */
+static void write_values(const Slice *s)
 {
     Table t = table_of(s, false);
     if (s->elements == 0) {
@@ -285,19 +194,19 @@ static void print_values_json(const Slice *s)
         return;
     }
     for (uint64_t row = 0; row < t.rows; row++) {
-        size_t opened = 0, closed = 0;
+        size_t opened = t.rank > 0 ? 1 : 0, closed = opened; /* the row itself is a list */
         uint64_t stride = 1;
         for (size_t i = t.rank > 0 ? t.rank - 1 : 0; i-- > 0;) { /* axes that begin or end with this row */
             stride *= slice_size(s, i);
-            opened += row % stride == 0;
-            closed += (row + 1) % stride == 0;
+            opened += row % stride == 0 ? 1 : 0;
+            closed += (row + 1) % stride == 0 ? 1 : 0;
         }
         if (row > 0)
             putchar(',');
-        for (size_t i = 0; i < opened + (t.rank > 0); i++)
+        for (size_t i = 0; i < opened; i++)
             putchar('[');
         print_run(s, row * t.columns, t.columns, true);
-        for (size_t i = 0; i < closed + (t.rank > 0); i++)
+        for (size_t i = 0; i < closed; i++)
             putchar(']');
     }
 }
@@ -308,25 +217,14 @@ static SliceStats stats_of(const Slice *s)
 {
     SliceStats stats;
     char err[512];
-    if (slice_stats(s, &stats, err) != 0)
-        die(EXIT_FAILED, "%s", err);
+    die_if(slice_stats(s, &stats, err), err);
     return stats;
-}
-
-static uint64_t place_of(const Slice *s, double value)
-{
-    uint64_t at;
-    char err[512];
-    if (slice_place(s, value, &at, err) != 0)
-        die(EXIT_FAILED, "%s", err);
-    return at;
 }
 
 static void histogram_of(const Slice *s, const SliceStats *stats, uint64_t bins[BINS])
 {
     char err[512];
-    if (slice_histogram(s, stats->min, stats->max, bins, BINS, err) != 0)
-        die(EXIT_FAILED, "%s", err);
+    die_if(slice_histogram(s, stats->min, stats->max, bins, BINS, err), err);
 }
 
 static void print_histogram(const Slice *s, const SliceStats *stats)
@@ -334,7 +232,7 @@ static void print_histogram(const Slice *s, const SliceStats *stats)
     uint64_t bins[BINS], most = 1;
     histogram_of(s, stats, bins);
     for (size_t i = 0; i < BINS; i++)
-        most = bins[i] > most ? bins[i] : most;
+        most = MAX(bins[i], most);
     putchar('\n');
     for (size_t i = 0; i < BINS; i++) {
         double part = (double)i / BINS, range = stats->max - stats->min;
@@ -347,8 +245,11 @@ static void print_histogram(const Slice *s, const SliceStats *stats)
 
 static void print_extreme(const char *what, const Slice *s, double value)
 {
+    uint64_t position;
+    char err[512];
+    die_if(slice_place(s, value, &position, err), err);
     printf("%-6s %.9g at ", what, value);
-    print_index(stdout, s->tensor, element_of(s, place_of(s, value)));
+    print_index(stdout, s->tensor, element_of(s, position));
     putchar('\n');
 }
 
@@ -366,20 +267,19 @@ static void print_stats(const Slice *s)
         print_histogram(s, &stats);
 }
 
-static void print_stats_json(const SliceStats *stats)
+static void write_stats(const SliceStats *stats)
 {
     printf("{\"count\":%" PRIu64 ",\"nan\":%" PRIu64 ",\"plus_inf\":%" PRIu64 ",\"minus_inf\":%" PRIu64
            ",\"zero\":%" PRIu64,
            stats->count, stats->nan, stats->plus_inf, stats->minus_inf, stats->zero);
-    const double values[4] = {stats->min, stats->max, stats->mean, stats->std};
-    for (int i = 0; i < 4; i++) {
-        printf(",\"%s\":", (const char *const[]){"min", "max", "mean", "std"}[i]);
-        json_write_double(stdout, values[i]);
-    }
+    write_number(",\"min\":", stats->min);
+    write_number(",\"max\":", stats->max);
+    write_number(",\"mean\":", stats->mean);
+    write_number(",\"std\":", stats->std);
     putchar('}');
 }
 
-static void print_histogram_json(const Slice *s, const SliceStats *stats)
+static void write_histogram(const Slice *s, const SliceStats *stats)
 {
     uint64_t bins[BINS];
     histogram_of(s, stats, bins);
@@ -389,55 +289,51 @@ static void print_histogram_json(const Slice *s, const SliceStats *stats)
     putchar(']');
 }
 
-/* One line of the table of all tensors. Returns whether it has numbers that are not finite. */
-static bool print_stats_line(const SafetensorsTensor *t)
+/* The statistics of a whole tensor; false if its numbers are smaller than a byte. */
+static bool tensor_stats(const SafetensorsTensor *t, SliceStats *stats)
 {
     Slice s;
+    if (dtype_bits(t->dtype) < 8)
+        return false;
+    model_slice(&s, NULL, t);
+    *stats = stats_of(&s);
+    slice_free(&s);
+    return true;
+}
+
+/* A line of the table of all tensors. Returns whether there are numbers that are not finite. */
+static bool print_stats_line(const SafetensorsTensor *t)
+{
     SliceStats stats = {0};
-    bool sliceable = dtype_bits(t->dtype) >= 8;
-    if (sliceable) {
-        parse_slice(&s, NULL, t);
-        stats = stats_of(&s);
-        slice_free(&s);
-    }
+    bool known = tensor_stats(t, &stats);
     uint64_t infinite = stats.plus_inf + stats.minus_inf;
-    if (!sliceable)
-        printf("%56s %-5s", "(numbers below a byte)", "");
-    else
+    if (known)
         printf("%12.5g %12.5g %12.5g %12.5g  %8" PRIu64 " %6" PRIu64 " %6" PRIu64, stats.min, stats.max, stats.mean,
                stats.std, stats.zero, stats.nan, infinite);
+    else
+        printf("%56s %-5s", "(numbers smaller than a byte)", "");
     printf("  %-5s ", dtype_name(t->dtype));
     print_escaped(stdout, t->name, t->name_length);
     putchar('\n');
     return stats.nan + infinite > 0;
 }
 
-static void print_stats_entry_json(const SafetensorsTensor *t, bool first)
+static void write_stats_line(const SafetensorsTensor *t, bool first)
 {
-    Slice s;
-    printf(first ? "\n" : ",\n");
-    printf("{\"name\":");
-    json_write_string(stdout, t->name, t->name_length);
-    printf(",\"dtype\":\"%s\",\"shape\":", dtype_name(t->dtype));
-    print_shape(t->shape, t->rank);
+    SliceStats stats;
+    write_tensor(first ? "\n{" : ",\n{", t);
     printf(",\"stats\":");
-    if (dtype_bits(t->dtype) < 8) {
-        printf("null}");
-        return;
-    }
-    parse_slice(&s, NULL, t);
-    SliceStats stats = stats_of(&s);
-    print_stats_json(&stats);
+    if (tensor_stats(t, &stats))
+        write_stats(&stats);
+    else
+        printf("null");
     putchar('}');
-    slice_free(&s);
 }
 
 static void stats_of_all(const Checkpoint *c, const char *find)
 {
     size_t shown = 0, bad = 0;
-    Progress p = {.what = "reading"};
-    for (size_t i = 0; i < checkpoint_tensor_count(c); i++)
-        p.total += checkpoint_tensor(c, i)->length;
+    Progress p = {.what = "reading", .total = model_bytes(c)};
     if (common.json)
         printf("{\"tensors\":[");
     else
@@ -447,48 +343,41 @@ static void stats_of_all(const Checkpoint *c, const char *find)
         const SafetensorsTensor *t = checkpoint_tensor(c, i);
         if (name_matches(find, t->name, t->name_length)) {
             if (common.json)
-                print_stats_entry_json(t, shown == 0);
-            else
-                bad += print_stats_line(t);
+                write_stats_line(t, shown == 0);
+            else if (print_stats_line(t))
+                bad++;
             shown++;
         }
         tell_progress(&p, t->length);
     }
     progress_end();
-    check_sizes(c);
+    model_check_sizes(c);
     if (common.json)
         printf("\n]}\n");
     else if (bad)
-        printf("%zu of %zu tensors hold NaN or infinite numbers\n", bad, shown);
+        printf("%zu of %zu tensors hold NaN or infinity\n", bad, shown);
 }
 
 /* ---- one tensor -------------------------------------------------------------------------------------------------- */
 
-static void tensor_json(const Slice *s, const DataArguments *a)
+static void write_one_tensor(const Slice *s, const Inspection *what)
 {
     const SafetensorsTensor *t = s->tensor;
-    printf("{\"file\":");
-    json_write_string(stdout, t->file->path, strlen(t->file->path));
-    printf(",\"name\":");
-    json_write_string(stdout, t->name, t->name_length);
-    printf(",\"dtype\":\"%s\",\"shape\":", dtype_name(t->dtype));
-    print_shape(t->shape, t->rank);
-    printf(",\"data_offsets\":[%" PRIu64 ",%" PRIu64 "],\"slice\":", t->offset, t->offset + t->length);
-    if (a->slice)
-        json_write_string(stdout, a->slice, strlen(a->slice));
-    else
-        printf("null");
+    write_name("{\"file\":", t->file->path);
+    write_tensor(",", t);
+    printf(",\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]", t->offset, t->offset + t->length);
+    write_name(",\"slice\":", what->slice);
     printf(",\"slice_shape\":");
     print_slice_shape(s);
-    if (a->stats) {
+    if (what->stats) {
         SliceStats stats = stats_of(s);
         printf(",\"stats\":");
-        print_stats_json(&stats);
+        write_stats(&stats);
         if (stats.max > stats.min)
-            print_histogram_json(s, &stats);
+            write_histogram(s, &stats);
     } else {
         printf(",\"values\":");
-        print_values_json(s);
+        write_values(s);
     }
     printf("}\n");
 }
@@ -497,41 +386,40 @@ static void write_npy(const Checkpoint *c, const Slice *s, const char *path)
 {
     OutFile out;
     char err[512];
-    if (is_model_file(c, path))
+    if (model_has_file(c, path))
         die(EXIT_FAILED, "--npy: %s is a file of the model itself", path);
-    out_open(&out, path);
-    if (slice_write_npy(s, out.f, err) != 0)
-        die(EXIT_FAILED, "%s", err);
-    out_commit(&out);
+    die_if(out_open(&out, path, err), err);
+    die_if(slice_write_npy(s, out.stream, err), err);
+    die_if(out_commit(&out, err), err);
 }
 
-static void one_tensor(Checkpoint *c, const DataArguments *a)
+static void one_tensor(Checkpoint *c, const Inspection *what)
 {
-    SafetensorsTensor t = find_tensor(c, a->tensor);
+    SafetensorsTensor t = model_tensor(c, what->tensor);
     Slice s;
-    if (dtype_bits(t.dtype) < 8 && !a->slice && !a->npy && !a->stats && !common.json) {
+    if (dtype_bits(t.dtype) < 8 && !what->slice && !what->npy && !what->stats && !common.json) {
         print_tensor(&t);
-        notice("numbers of %s are smaller than a byte: they cannot be shown one by one", dtype_name(t.dtype));
+        notice("%s numbers are smaller than a byte and cannot be shown one by one", dtype_name(t.dtype));
         return;
     }
-    parse_slice(&s, a->slice, &t);
-    if (a->npy) {
-        write_npy(c, &s, a->npy);
+    model_slice(&s, what->slice, &t);
+    if (what->npy) {
+        write_npy(c, &s, what->npy);
     } else if (common.json) {
-        tensor_json(&s, a);
+        write_one_tensor(&s, what);
     } else {
         print_tensor(&t);
-        if (a->stats)
+        if (what->stats)
             print_stats(&s);
         else
-            print_values(&s, !a->slice && s.elements > MANY);
+            print_values(&s, !what->slice && s.elements > MANY);
     }
     slice_free(&s);
 }
 
 /* ---- one byte ---------------------------------------------------------------------------------------------------- */
 
-/* The tensor whose bytes hold that one of the data. */
+/* The tensor that the byte at that offset of the data belongs to. */
 static const SafetensorsTensor *tensor_at(const SafetensorsFile *st, uint64_t offset)
 {
     size_t low = 0, high = st->n_tensors;
@@ -545,10 +433,17 @@ static const SafetensorsTensor *tensor_at(const SafetensorsFile *st, uint64_t of
     return &st->tensors[low];
 }
 
+/* Is it a real float, whose sign, exponent and mantissa have *exponent and *mantissa bits? */
+static bool has_exponent(const SafetensorsTensor *t, int *exponent, int *mantissa)
+{
+    return dtype_float_layout(t->dtype, exponent, mantissa) && t->dtype != DTYPE_C64;
+}
+
+/* The bits of an element, with spaces between sign, exponent and mantissa, or between bytes. */
 static const char *bits_text(const SafetensorsTensor *t, const unsigned char *element, char out[80])
 {
     int exponent = 0, mantissa = 0, bits = (int)dtype_bits(t->dtype), used = 0;
-    bool real = dtype_float_layout(t->dtype, &exponent, &mantissa) && t->dtype != DTYPE_C64;
+    bool real = has_exponent(t, &exponent, &mantissa);
     for (int i = bits - 1; i >= 0; i--) {
         out[used++] = (char)('0' + (element[i / 8] >> i % 8 & 1));
         if (i > 0 && (real ? i == mantissa || i == mantissa + exponent : i % 8 == 0))
@@ -558,16 +453,14 @@ static const char *bits_text(const SafetensorsTensor *t, const unsigned char *el
     return out;
 }
 
-static void print_byte_json(const SafetensorsFile *st, uint64_t at, const char *part, const SafetensorsTensor *t,
-                            uint64_t element, const unsigned char *bytes)
+static void write_byte(const SafetensorsFile *st, uint64_t at, const char *part, const SafetensorsTensor *t,
+                       uint64_t element, const unsigned char *bytes)
 {
     char bits[80];
-    printf("{\"file\":");
-    json_write_string(stdout, st->path, strlen(st->path));
+    write_name("{\"file\":", st->path);
     printf(",\"offset\":%" PRIu64 ",\"byte\":%u,\"part\":\"%s\"", at, st->mapped[at], part);
     if (t) {
-        printf(",\"tensor\":");
-        json_write_string(stdout, t->name, t->name_length);
+        write_string(",\"tensor\":", t->name, t->name_length);
         printf(",\"dtype\":\"%s\"", dtype_name(t->dtype));
     }
     if (bytes) {
@@ -584,23 +477,23 @@ static void print_element(const SafetensorsTensor *t, uint64_t element, uint64_t
     char bits[80], value[64];
     int exponent, mantissa;
     size_t size = dtype_bits(t->dtype) / 8;
-    bool real = dtype_float_layout(t->dtype, &exponent, &mantissa) && t->dtype != DTYPE_C64;
+    const char *parts = "";
+    if (t->dtype == DTYPE_F8_E8M0)
+        parts = "   (exponent)";
+    else if (has_exponent(t, &exponent, &mantissa))
+        parts = "   (sign, exponent, mantissa)";
     printf("element ");
     print_index(stdout, t, element);
     printf(", byte %" PRIu64 " of its %zu\nbytes   ", byte, size);
     for (size_t i = 0; i < size; i++)
         printf("%02x ", bytes[i]);
-    printf("%s\nbits    %s%s\n", size > 1 ? "  (least significant first)" : "", bits_text(t, bytes, bits),
-           !real                       ? ""
-           : t->dtype == DTYPE_F8_E8M0 ? "   (exponent)"
-                                       : "   (sign, exponent, mantissa)");
+    printf("%s\nbits    %s%s\n", size > 1 ? "  (least significant first)" : "", bits_text(t, bytes, bits), parts);
     printf("value   %s\n", number_text(t->dtype, bytes, value));
 }
 
 static void print_header_place(const SafetensorsFile *st, uint64_t at)
 {
-    size_t place = (size_t)(at - 8), begin = place > 30 ? place - 30 : 0,
-           end = st->header_len - place > 31 ? place + 31 : st->header_len;
+    size_t place = (size_t)(at - 8), begin = MAX(place, 30) - 30, end = MIN(place + 31, st->header_len);
     printf("byte %zu of the header's JSON, between the markers:\n", place);
     print_escaped(stdout, st->header_json + begin, place - begin);
     printf(" >>");
@@ -614,8 +507,8 @@ static void one_byte(const Checkpoint *c, uint64_t at)
 {
     const SafetensorsFile *st = &c->st;
     if (st->n_shards)
-        die(EXIT_FAILED, "--at counts from the start of a file, and %s has %zu: name one of them", c->argument,
-            st->n_shards);
+        die(EXIT_FAILED, "--at counts bytes from the start of a file, but %s has %zu files: name one of them",
+            c->argument, st->n_shards);
     if (at >= st->mapped_size)
         die(EXIT_FAILED, "%s has %zu bytes; there is no byte %" PRIu64, st->path, st->mapped_size, at);
     uint64_t start = 8 + st->header_len, element = 0, byte = 0;
@@ -627,13 +520,13 @@ static void one_byte(const Checkpoint *c, uint64_t at)
         byte = (at - start - t->offset) % size;
         bytes = safetensors_data(t) + element * size;
     }
-    const char *part = at < 8 ? "length" : at < start ? "header" : "data";
     if (common.json) {
-        print_byte_json(st, at, part, t, element, bytes);
+        const char *part = at < start ? "header" : "data";
+        write_byte(st, at, at < 8 ? "length" : part, t, element, bytes);
         return;
     }
     printf("byte %" PRIu64 " of ", at);
-    print_escaped(stdout, st->path, strlen(st->path));
+    print_name(st->path);
     printf(" is 0x%02x\n", st->mapped[at]);
     if (at < 8)
         printf("byte %" PRIu64 " of the header's length, %zu, least significant first\n", at, st->header_len);
@@ -645,22 +538,22 @@ static void one_byte(const Checkpoint *c, uint64_t at)
         print_element(t, element, byte, bytes);
 }
 
-bool info_data(Checkpoint *c, const DataArguments *a, const char *find)
+bool inspect(Checkpoint *c, const Inspection *what, const char *find)
 {
-    if ((a->slice || a->npy) && !a->tensor)
-        usage_error("--%s needs --tensor NAME", a->slice ? "slice" : "npy");
-    if (a->at != NOWHERE && (a->tensor || a->stats))
-        usage_error("--at and --%s: give one of them", a->tensor ? "tensor" : "stats");
-    if (a->npy && (a->stats || common.json))
-        usage_error("--npy and --%s: give one of them", a->stats ? "stats" : "json");
-    if (a->at == NOWHERE && !a->tensor && !a->stats)
+    if ((what->slice || what->npy) && !what->tensor)
+        usage_error("--%s needs --tensor NAME", what->slice ? "slice" : "npy");
+    if (what->at != INSPECT_NOWHERE && (what->tensor || what->stats))
+        usage_error("give --at or --%s, not both", what->tensor ? "tensor" : "stats");
+    if (what->npy && (what->stats || common.json))
+        usage_error("give --npy or --%s, not both", what->stats ? "stats" : "json");
+    if (what->at == INSPECT_NOWHERE && !what->tensor && !what->stats)
         return false;
-    if (a->stats)
-        start_pool();
-    if (a->at != NOWHERE)
-        one_byte(c, a->at);
-    else if (a->tensor)
-        one_tensor(c, a);
+    if (what->stats)
+        session_start_pool();
+    if (what->at != INSPECT_NOWHERE)
+        one_byte(c, what->at);
+    else if (what->tensor)
+        one_tensor(c, what);
     else
         stats_of_all(c, find);
     threads_stop();
