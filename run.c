@@ -55,8 +55,8 @@ static void on_bus_error(int signal_number)
     _exit(exit_failed);
 }
 
-/* If the program was started with descriptor 0, 1 or 2 closed, a file opened later would get that number. /dev/null takes
- * it instead, opened for the wrong direction, so that reading or writing it is still an error. */
+/* If the program was started with descriptor 0, 1 or 2 closed, a file opened later would get that number. /dev/null
+ * takes it instead, opened for the wrong direction, so that reading or writing it is still an error. */
 static void occupy_standard_files(void)
 {
     for (int fd = 0; fd < 3; fd++)

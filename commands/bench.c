@@ -1,6 +1,6 @@
 /* run bench: how fast a model runs on this machine. Prefill is limited by arithmetic, decoding by how fast the threads
- * can read the weights: so that is measured, too, over the same weights and in the same rounds. Each figure is the median
- * of the rounds. */
+ * can read the weights: so that is measured, too, over the same weights and in the same rounds. Each figure is the
+ * median of the rounds. */
 #include "base/cpu.h"
 #include "base/threads.h"
 #include "commands/options.h"
@@ -22,7 +22,9 @@ typedef struct {
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    if (x != y)
+        return x < y ? -1 : 1;
+    return 0;
 }
 
 static double median(double *values, size_t n)

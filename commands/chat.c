@@ -31,7 +31,8 @@ typedef struct {
     IdList cached;       /* what the cache holds */
     Text argument;       /* of the /command that runs */
     bool terminal;       /* standard input is a terminal */
-    bool failed, ended;  /* something went wrong; /exit */
+    bool failed;         /* something went wrong */
+    bool ended;          /* /exit was given */
     char err[512];
 } Chat;
 
@@ -205,8 +206,8 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
     generated_free(&r->part);
     r->taken = 0;
     r->block_began = seconds_now();
-    int status = generate(&s->model, &s->state, &c->sampler, s->tokenizer, ids->items, ids->count, &options, &r->part,
-                          c->err);
+    int status =
+        generate(&s->model, &s->state, &c->sampler, s->tokenizer, ids->items, ids->count, &options, &r->part, c->err);
     progress_end();
     take_ids(r);
     r->prompt = ids->count;
@@ -369,7 +370,7 @@ static int read_conversation(Chat *c, const JsonValue *root, char err[512])
         const JsonValue *content = json_get(m, "content");
         const char *role = roles[c->count % 2];
         if (!json_string_is(json_get(m, "role"), role) || !content || content->type != JSON_STRING)
-            return fail(err, "message %zu does not have the role \"%s\" and a string as \"content\"", c->count + 1, role);
+            return fail(err, "message %zu should have the role \"%s\" and a string as \"content\"", c->count + 1, role);
         push_turn(c, content->text, content->length);
     }
     return c->count % 2 == 0 ? 0 : fail(err, "the last question has no answer");
@@ -509,7 +510,8 @@ static int do_help(Chat *c)
     (void)c;
     for (size_t i = 0; i < COUNT_OF(chat_commands); i++)
         fprintf(stderr, "/%-7s%-7s %s\n", chat_commands[i].name, chat_commands[i].argument, chat_commands[i].help);
-    fputs("//              begins a message with /\n\\               at the end of a line continues the message on the next one\n"
+    fputs("//              begins a message with /\n"
+          "\\               at the end of a line continues the message on the next one\n"
           "Ctrl-C          stops an answer or clears the line; leaves if the line is empty\n", stderr);
     return 0;
 }

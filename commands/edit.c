@@ -40,7 +40,7 @@ typedef struct {
 #define CODES   65536
 #define REFUSED CODES /* in the table: the result does not fit the type */
 
-/* Many numbers of 16 bits are computed once for each value there is, which is six times as fast. */
+/* Where there are many 16-bit numbers, compute what each of the 65,536 values becomes: six times as fast. */
 static void make_table(Change *c, uint64_t elements)
 {
     char err[512];
@@ -92,16 +92,10 @@ static void change_elements(void *context, size_t begin, size_t end, int thread)
 /* Say that the element at that position of the slice cannot be changed, and why. */
 static int refuse(const Slice *s, uint64_t position, const char *why, char err[512])
 {
-    SliceWalk w;
-    uint64_t element, count;
-    if (slice_walk(&w, s, position, err) != 0)
-        return -1;
-    slice_next(&w, &element, &count);
-    slice_walk_end(&w);
     char name[TEXT_PRINTABLE], *index;
     size_t length;
     FILE *out = xopen_memory(&index, &length);
-    print_index(out, s->tensor, element);
+    print_index(out, s->tensor, model_slice_element(s, position));
     xclose_memory(out, &index);
     fail(err, "tensor \"%s\", element %.80s: %.200s; nothing was changed",
          text_printable(s->tensor->name, s->tensor->name_length, name), index, why);
@@ -219,9 +213,7 @@ static SafetensorsTensor open_source(Checkpoint *c, const char *from, const char
 static void check_source(const Slice *s, const SafetensorsTensor *source)
 {
     size_t rank = slice_rank(s);
-    uint64_t *shape = xcalloc(rank, sizeof *shape);
-    for (size_t i = 0; i < rank; i++)
-        shape[i] = slice_size(s, i);
+    uint64_t *shape = model_slice_shape(s);
     if (rank != source->rank || memcmp(shape, source->shape, rank * sizeof *shape) != 0) {
         char have[SHAPE_TEXT], want[SHAPE_TEXT], from[TEXT_PRINTABLE], to[TEXT_PRINTABLE];
         die(EXIT_FAILED, "--from: tensor \"%s\" has the shape %s, but the part of \"%s\" to be changed has %s",
@@ -248,7 +240,7 @@ static void print_changes(const SafetensorsTensor *t, const Report *r)
         printf("  ... and %" PRIu64 " more\n", r->changed - r->shown);
 }
 
-/* count things, of which noun is one, changed; key is their name in JSON. */
+/* Report how many things changed: noun is what text calls one of them, key what JSON calls all. */
 static void print_edit(const Edit *e, const char *file, const char *key, const char *noun, uint64_t count)
 {
     if (common.json) {
@@ -397,16 +389,15 @@ static EditArguments parse_edit(int argc, char **argv)
         JSON_OPTION,
         {0},
     };
-    options_parse(
-        argc, argv, options,
-        "run edit FILE --tensor NAME [--slice SPEC] --set V | --scale V | --add V | --from FILE2[:NAME2]\n"
-        "run edit FILE --mask FILE2\nrun edit FILE --patch FILE2\nrun edit FILE --undo",
-        "run edit model.safetensors --tensor model.norm.weight --scale 1.01 --dry-run\n"
-        "run edit model/ --tensor lm_head.weight --slice 151808: --set 0\n"
-        "run edit model/ --undo\n"
-        "\n"
-        "Numbers are rounded once, to nearest; a result that the tensor's type cannot hold is refused. "
-        "FILE.undo keeps the bytes from before the last edit.\n");
+    options_parse(argc, argv, options,
+                  "run edit FILE --tensor NAME [--slice SPEC] --set V | --scale V | --add V | --from FILE2[:NAME2]\n"
+                  "run edit FILE --mask FILE2\nrun edit FILE --patch FILE2\nrun edit FILE --undo",
+                  "run edit model.safetensors --tensor model.norm.weight --scale 1.01 --dry-run\n"
+                  "run edit model/ --tensor lm_head.weight --slice 151808: --set 0\n"
+                  "run edit model/ --undo\n"
+                  "\n"
+                  "Numbers are rounded once, to nearest; a result that the tensor's type cannot hold is refused. "
+                  "FILE.undo keeps the bytes from before the last edit.\n");
     int numbers = (a.set ? 1 : 0) + (a.scale ? 1 : 0) + (a.add ? 1 : 0) + (a.from ? 1 : 0);
     int others = (a.mask ? 1 : 0) + (a.patch ? 1 : 0) + (a.undo ? 1 : 0);
     if (numbers + others != 1)

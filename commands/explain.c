@@ -1,6 +1,6 @@
-/* run explain: follows the last token of a prompt through the network, a line for each step: the tensor, where its bytes
- * are, its shape, and what comes out. After each layer, the next token that the model would choose if it ended there. */
-#include "commands/input.h"
+/* run explain: follows the last token of a prompt through the network, a line for each step: the tensor, where its
+ * bytes are, its shape, and what comes out. After each layer, the next token that the model would choose if it ended
+ * there. */
 #include "commands/likelihood.h"
 #include "commands/options.h"
 #include "commands/output.h"
@@ -62,7 +62,7 @@ static void print_guess(Explainer *e, const char *label, const float *logits)
     puts(count ? "" : " not a finite number");
 }
 
-/* What a step computes besides a product with its tensor. */
+/* What a step does besides the product with its tensor. */
 static const struct {
     const char *step, *note;
 } notes[] = {
@@ -143,7 +143,7 @@ static void write_step(int layer, const char *step, const SafetensorsTensor *t, 
 
 /* ---- the steps --------------------------------------------------------------------------------------------------- */
 
-/* Tell of a step. tensor: its name, or NULL; guess: the logits, if the next token is to be told, or NULL. */
+/* Print a step. tensor: its name, or NULL; guess: logits from which to tell the next token, or NULL. */
 static void tell(Explainer *e, int layer, const char *step, const char *tensor, const float *values, size_t n,
                  const float *guess)
 {
@@ -230,8 +230,7 @@ static void explain(Session *s, const IdList *prompt)
 
 int cmd_explain(int argc, char **argv)
 {
-    PromptArguments from = {0};
-    size_t length;
+    Prompt from = {0};
     const Option options[] = {
         PROMPT_OPTIONS(from),
         {0},
@@ -239,12 +238,12 @@ int cmd_explain(int argc, char **argv)
     int count = options_parse(argc, argv, options, NULL,
                               "run explain \"Once upon a\"\n"
                               "run explain --ids 9707,11 --json\n");
-    char *text = input_prompt(&from, count ? argv[1] : NULL, &length);
+    input_prompt(&from, count ? argv[1] : NULL);
 
     Session s;
     session_open(&s, !from.ids, false);
-    IdList prompt = session_prompt(&s, text, length, from.ids);
-    free(text);
+    IdList prompt = session_prompt(&s, &from);
+    text_free(&from.text);
     explain(&s, &prompt);
     id_list_free(&prompt);
     session_close(&s);

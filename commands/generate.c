@@ -1,7 +1,6 @@
-/* run generate: from the bytes of a prompt to the next tokens. */
+/* run generate: continues a prompt, token by token. */
 #include "base/cpu.h"
 #include "base/threads.h"
-#include "commands/input.h"
 #include "commands/options.h"
 #include "commands/output.h"
 #include "commands/sampling.h"
@@ -16,8 +15,8 @@
 /* ---- arguments --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PromptArguments from;
-    const char *prompt, *system;
+    Prompt from;
+    const char *system;
     TextList stops;
     SamplingArguments sampling;
     double max_seconds;
@@ -47,7 +46,6 @@ static GenerateArguments parse_generate(int argc, char **argv)
                               "run generate -m Qwen/Qwen2.5-0.5B-Instruct --chat \"Why is the sky blue?\"\n"
                               "run generate -n 50 --temperature 0.8 --seed 7 -f prompt.txt\n"
                               "echo -n \"1, 2, 3,\" | run generate --greedy --stop . --json\n");
-    a.prompt = count ? argv[1] : NULL;
     a.chat = a.chat || a.system;
     for (size_t i = 0; i < a.stops.count; i++)
         if (!*a.stops.items[i])
@@ -55,12 +53,13 @@ static GenerateArguments parse_generate(int argc, char **argv)
     if (a.from.ids && a.chat)
         usage_error("give --ids or --chat, not both");
     sampling_check(&a.sampling);
+    input_prompt(&a.from, count ? argv[1] : NULL);
     return a;
 }
 
 /* ---- the prompt and the text as it comes ------------------------------------------------------------------------- */
 
-static IdList chat_prompt(Session *s, const GenerateArguments *a, const char *text, size_t length)
+static IdList chat_prompt(Session *s, const GenerateArguments *a)
 {
     Message messages[2];
     size_t n = 0;
@@ -70,13 +69,13 @@ static IdList chat_prompt(Session *s, const GenerateArguments *a, const char *te
     die_if(problem, problem);
     if (a->system)
         messages[n++] = (Message){"system", a->system, 6, strlen(a->system)};
-    messages[n++] = (Message){"user", text, 4, length};
+    messages[n++] = (Message){"user", a->from.text.bytes, 4, a->from.text.length};
     die_if(tokenizer_chat_ids(s->tokenizer, messages, n, true, !a->system, &ids, err), err);
     session_check_ids(s, ids.items, ids.count);
     return ids;
 }
 
-/* The text that was shown. */
+/* What was shown so far. */
 typedef struct {
     bool ends_line, silent;
 } Output;
@@ -100,12 +99,12 @@ static void show_prefill(void *context, size_t done, size_t total)
         progress_end();
 }
 
-static void echo_prompt(const Session *s, const char *text, size_t length, const IdList *ids, Output *out)
+static void echo_prompt(const Session *s, const Prompt *prompt, const IdList *ids, Output *out)
 {
     Text shown = {0};
-    if (text ? text_append_replacing(&shown, text, length)
-             : tokenizer_decode(s->tokenizer, ids->items, ids->count, false, &shown))
-        die(EXIT_FAILED, "out of memory");
+    int status = prompt->ids ? tokenizer_decode(s->tokenizer, ids->items, ids->count, false, &shown)
+                             : text_append_replacing(&shown, prompt->text.bytes, prompt->text.length);
+    die_if(status, "out of memory");
     show_text(out, shown.bytes, shown.length);
     text_free(&shown);
 }
@@ -238,8 +237,7 @@ int cmd_generate(int argc, char **argv)
     GenerateArguments a = parse_generate(argc, argv);
     Session s;
     Generated g = {0};
-    size_t length;
-    char err[512], *text = input_prompt(&a.from, a.prompt, &length);
+    char err[512];
 
     session_open(&s, !a.from.ids, false);
     Choosing how = sampling_choose(&s, &a.sampling, a.chat);
@@ -248,10 +246,10 @@ int cmd_generate(int argc, char **argv)
 
     bool as_text = s.tokenizer && !common.json, echo = as_text && !a.no_echo && !a.chat;
     Output out = {.silent = !as_text};
-    IdList prompt = a.chat ? chat_prompt(&s, &a, text, length) : session_prompt(&s, text, length, a.from.ids);
+    IdList prompt = a.chat ? chat_prompt(&s, &a) : session_prompt(&s, &a.from);
     if (echo)
-        echo_prompt(&s, text, length, &prompt, &out);
-    free(text);
+        echo_prompt(&s, &a.from, &prompt, &out);
+    text_free(&a.from.text);
 
     Sampler sampler = sampling_open(&s, &how.sampling);
     GenerateOptions options = {.max_tokens = a.max_tokens,

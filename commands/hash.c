@@ -75,7 +75,8 @@ static void model_fingerprint(const Hashes *h, char hex[65])
 
 /* ---- printing ---------------------------------------------------------------------------------------------------- */
 
-/* If the file's name has line ends or backslashes, sha256sum writes them as \n, \r and \\ and begins the line with \. */
+/* If the file's name has line ends or backslashes, sha256sum writes them as \n, \r and \\ and begins the line with
+ * \. */
 static void print_file_line(const char *hex, const char *path)
 {
     static const char special[] = "\\\n\r", letters[] = "\\nr";
@@ -255,20 +256,21 @@ static void add_line(List *list, char *text)
 
 static List read_list(const char *path)
 {
-    size_t length, most = 1;
-    char *text = input_text(NULL, path, &length), *rest = text;
-    for (size_t i = 0; i < length; i++)
-        most += text[i] == '\n' ? 1 : 0;
+    Text text = {0};
+    size_t most = 1;
+    input_text(&text, NULL, path);
+    for (size_t i = 0; i < text.length; i++)
+        most += text.bytes[i] == '\n' ? 1 : 0;
     List list = {.lines = xcalloc(most, sizeof *list.lines),
                  .tasks = xcalloc(most, sizeof *list.tasks),
                  .files = xcalloc(most, sizeof *list.files)};
-    for (char *line; (line = strsep(&rest, "\n"));) {
+    for (char *line, *rest = text.bytes; (line = strsep(&rest, "\n"));) {
         size_t end = strlen(line);
         if (end && line[end - 1] == '\r')
             line[end - 1] = '\0';
         add_line(&list, line);
     }
-    free(text);
+    text_free(&text);
     return list;
 }
 

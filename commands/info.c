@@ -1,4 +1,4 @@
-/* run info: what lies in the files of a checkpoint. inspect.c has what looks into the data. */
+/* run info: what is in the files of a checkpoint. What looks into the data itself is in inspect.c. */
 #include "base/cpu.h"
 #include "checkpoint/weights.h"
 #include "commands/inspect.h"
@@ -25,7 +25,7 @@ static uint64_t parameters_of(const SafetensorsFile *f)
 /* Something that the reference library lets pass, though its own rules forbid it: how often, and where first. */
 typedef struct {
     size_t count;
-    const JsonValue *entry, *field; /* the tensor's, and the field in it or NULL */
+    const JsonValue *entry, *field; /* the tensor's entry in the header; the field in it, or NULL */
 } Sighting;
 
 static void sight(Sighting *s, const JsonValue *entry, const JsonValue *field)
@@ -303,8 +303,8 @@ static void print_map(const Checkpoint *c)
 
 /* ---- the model: config, tokenizer, memory ------------------------------------------------------------------------ */
 
-/* Bytes of weights, cache and buffers; 0: the model cannot run in that mode. In bf16 the weights stay as they are in the
- * file. */
+/* Bytes of weights, cache and buffers; 0: the model cannot run in that mode. In bf16 the weights stay as they are in
+ * the file. */
 static uint64_t memory_needed(const Checkpoint *cp, const Config *c, WeightMode mode, size_t ctx)
 {
     uint64_t weights = mode == MODE_BF16 ? model_bytes(cp) : weights_copy_bytes(c, mode);

@@ -36,26 +36,24 @@ const char *input_name(const char *path)
     return strcmp(path, "-") ? path : "standard input";
 }
 
-char *input_text(const char *argument, const char *file, size_t *length)
+bool input_text(Text *text, const char *argument, const char *file)
 {
     if (argument && file)
         usage_error("give a text or --file, not both");
-    const char *path = file ? file : "-";
+    xappend(text, "", 0);
     if (argument && strcmp(argument, "-")) {
-        *length = strlen(argument);
-        return xstrdup(argument);
+        xappend(text, argument, strlen(argument));
+        return true;
     }
     if (!argument && !file && isatty(STDIN_FILENO))
-        return NULL;
-    Text text = {0};
+        return false;
+    const char *path = file ? file : "-";
     int fd = strcmp(path, "-") ? open(path, O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
-    xappend(&text, "", 0);
-    if (fd < 0 || input_read(fd, append_bytes, &text) != 0)
+    if (fd < 0 || input_read(fd, append_bytes, text) != 0)
         die(EXIT_FAILED, "%s: %s", input_name(path), strerror(errno));
     if (fd != STDIN_FILENO)
         close(fd);
-    *length = text.length;
-    return text.bytes;
+    return true;
 }
 
 /* Read at most `most` hexadecimal digits at s. Returns how many there are, their value in *c. */
@@ -115,20 +113,17 @@ IdList input_ids(const char *text)
     return list;
 }
 
-char *input_prompt(const PromptArguments *p, const char *argument, size_t *length)
+void input_prompt(Prompt *p, const char *argument)
 {
-    *length = 0;
     if (p->ids && (argument || p->file))
         usage_error("give a text or --ids, not both");
     if (p->ids) { /* wrong ids are reported before anything is loaded */
         IdList ids = input_ids(p->ids);
         id_list_free(&ids);
-        return NULL;
+        return;
     }
-    char *text = input_text(argument, p->file, length);
-    if (!text)
+    if (!input_text(&p->text, argument, p->file))
         usage_error("no PROMPT: give one as an argument, with -f FILE, or on standard input");
     if (p->escapes)
-        *length = input_unescape(text, *length);
-    return text;
+        p->text.length = input_unescape(p->text.bytes, p->text.length);
 }

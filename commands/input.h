@@ -9,9 +9,9 @@
 typedef void InputTake(void *context, const void *bytes, size_t n);
 int input_read(int fd, InputTake *take, void *context); /* read fd to its end; -1 with errno */
 
-/* The text of an argument, of a file, or of stdin when there is neither and it is not a terminal; "-" is stdin in both.
- * Fresh, NUL-terminated. NULL if none was given. Dies if it cannot be read. */
-char *input_text(const char *argument, const char *file, size_t *length);
+/* Append the text of an argument, of a file, or of stdin when there is neither and it is not a terminal; "-" is stdin
+ * in both. False if none was given. Dies if it cannot be read. */
+bool input_text(Text *text, const char *argument, const char *file);
 const char *input_name(const char *path); /* for messages: "standard input" for "-" */
 IdList input_ids(const char *text);       /* "1,2,3"; anything else is a usage error */
 /* Replace \n, \t, \r, \e, \\, \xHH and \u{HEX} in place. Returns the new length. */
@@ -21,7 +21,8 @@ size_t input_unescape(char *text, size_t length);
 typedef struct {
     const char *file, *ids;
     bool escapes;
-} PromptArguments;
+    Text text; /* empty with --ids */
+} Prompt;
 
 /* Rows for a command's table of options. */
 #define PROMPT_OPTIONS(p)                                                                                             \
@@ -29,7 +30,8 @@ typedef struct {
     {0, "ids", "1,2,3", OPTION_TEXT, &(p).ids, "token ids instead of text; needs no tokenizer"},                      \
     {'e', "escapes", NULL, OPTION_FLAG, &(p).escapes, "interpret \\n, \\t, \\xHH and \\u{HEX} in the prompt"}
 
-/* The prompt's text, fresh; NULL with --ids. A usage error if there is none, or more than one. argument may be NULL. */
-char *input_prompt(const PromptArguments *p, const char *argument, size_t *length);
+/* Read the prompt's text, to be freed, from what the options and the argument (or NULL) say. It is a usage error if
+ * there is no prompt, or more than one. */
+void input_prompt(Prompt *p, const char *argument);
 
 #endif

@@ -17,32 +17,16 @@
 #define MANY  200 /* a tensor with more numbers is shown by its edges, unless a slice asks for all of them */
 #define WIDTH 14  /* of a column */
 
-/* ---- slices ------------------------------------------------------------------------------------------------------ */
-
-/* Find the index in the tensor of element `position` of the slice. */
-static uint64_t element_of(const Slice *s, uint64_t position)
-{
-    SliceWalk w;
-    char err[512];
-    uint64_t first = 0, count;
-    die_if(slice_walk(&w, s, position, err), err);
-    slice_next(&w, &first, &count);
-    slice_walk_end(&w);
-    return first;
-}
-
 static void print_slice_shape(const Slice *s)
 {
-    uint64_t *shape = xcalloc(slice_rank(s), sizeof *shape);
-    for (size_t i = 0; i < slice_rank(s); i++)
-        shape[i] = slice_size(s, i);
+    uint64_t *shape = model_slice_shape(s);
     shape_print(stdout, shape, slice_rank(s));
     free(shape);
 }
 
 /* ---- numbers as text --------------------------------------------------------------------------------------------- */
 
-static void write_element(Dtype dtype, const unsigned char *element)
+static void write_real(Dtype dtype, const unsigned char *element)
 {
     char text[64];
     double value = number_read(dtype, element).value;
@@ -54,36 +38,36 @@ static void write_element(Dtype dtype, const unsigned char *element)
         printf("%s", number_text(dtype, element, text));
 }
 
-static void print_number(Dtype dtype, const unsigned char *element, bool json, int width)
+static void write_element(Dtype dtype, const unsigned char *element)
 {
-    if (json && dtype == DTYPE_C64) {
-        putchar('[');
-        write_element(DTYPE_F32, element);
-        putchar(',');
-        write_element(DTYPE_F32, element + 4);
-        putchar(']');
-    } else if (json) {
-        write_element(dtype, element);
-    } else {
-        char text[64];
-        number_text(dtype, element, text);
-        printf("%s%*s", width ? " " : "", width ? width - 1 : 0, text);
+    if (dtype != DTYPE_C64) {
+        write_real(dtype, element);
+        return;
     }
+    putchar('[');
+    write_real(DTYPE_F32, element);
+    putchar(',');
+    write_real(DTYPE_F32, element + 4);
+    putchar(']');
 }
 
 /* Print elements position .. position + n - 1 of a slice. */
 static void print_run(const Slice *s, uint64_t position, uint64_t n, bool json)
 {
     unsigned char elements[8 * 1024];
-    char err[512];
+    char err[512], text[64];
     size_t size = dtype_bits(s->tensor->dtype) / 8;
     for (uint64_t at = 0, m; at < n; at += m) {
         m = MIN(n - at, 1024);
         die_if(slice_gather(s, position + at, (size_t)m, elements, err), err);
         for (size_t i = 0; i < m; i++) {
-            if (json && (at > 0 || i > 0))
-                putchar(',');
-            print_number(s->tensor->dtype, elements + i * size, json, json ? 0 : WIDTH);
+            const unsigned char *element = elements + i * size;
+            if (json) {
+                fputs(at + i > 0 ? "," : "", stdout);
+                write_element(s->tensor->dtype, element);
+            } else {
+                printf(" %*s", WIDTH - 1, number_text(s->tensor->dtype, element, text));
+            }
         }
     }
 }
@@ -249,7 +233,7 @@ static void print_extreme(const char *what, const Slice *s, double value)
     char err[512];
     die_if(slice_place(s, value, &position, err), err);
     printf("%-6s %.9g at ", what, value);
-    print_index(stdout, s->tensor, element_of(s, position));
+    print_index(stdout, s->tensor, model_slice_element(s, position));
     putchar('\n');
 }
 
@@ -433,7 +417,7 @@ static const SafetensorsTensor *tensor_at(const SafetensorsFile *st, uint64_t of
     return &st->tensors[low];
 }
 
-/* Is it a real float, whose sign, exponent and mantissa have *exponent and *mantissa bits? */
+/* Has an element an exponent? *exponent and *mantissa are then how many bits these have. */
 static bool has_exponent(const SafetensorsTensor *t, int *exponent, int *mantissa)
 {
     return dtype_float_layout(t->dtype, exponent, mantissa) && t->dtype != DTYPE_C64;
@@ -467,7 +451,7 @@ static void write_byte(const SafetensorsFile *st, uint64_t at, const char *part,
         printf(",\"index\":");
         print_index(stdout, t, element);
         printf(",\"bits\":\"%s\",\"value\":", bits_text(t, bytes, bits));
-        print_number(t->dtype, bytes, true, 0);
+        write_element(t->dtype, bytes);
     }
     printf("}\n");
 }

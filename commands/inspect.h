@@ -15,7 +15,8 @@ typedef struct {
     uint64_t at; /* INSPECT_NOWHERE: not given */
 } Inspection;
 
-/* Answer what was asked about the data. False if nothing was. find: which tensors --stats is about. Dies on mistakes. */
+/* Answer what was asked about the data. False if nothing was. find: which tensors --stats is about. Dies on
+ * mistakes. */
 bool inspect(Checkpoint *c, const Inspection *what, const char *find);
 
 #endif

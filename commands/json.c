@@ -52,14 +52,14 @@ static void print_header(const char *model, JsonStyle style)
 static void print_file(const char *path, JsonStyle style)
 {
     char err[512];
-    size_t length;
-    char *text = input_text(NULL, path, &length);
-    JsonValue *v = json_parse(text, length, err);
+    Text text = {0};
+    input_text(&text, NULL, path);
+    JsonValue *v = json_parse(text.bytes, text.length, err);
     if (!v)
         die(EXIT_FAILED, "%s: %s", input_name(path), err);
     print_document(v, style);
     json_free(v);
-    free(text);
+    text_free(&text);
 }
 
 int cmd_json(int argc, char **argv)

@@ -12,8 +12,8 @@ typedef struct {
     float logit;
     double probability;
 } Ranked;
-/* Sort all n ids into out[n], the most likely first, of equal ones the lower id first, and give the first `count` (<= n)
- * their probability. -1 if the logits are not finite. */
+/* Sort all n ids into out[n], the most likely first, of equal ones the lower id first, and give the first `count` (<=
+ * n) their probability. -1 if the logits are not finite. */
 int rank_logits(const float *logits, size_t n, size_t count, Ranked *out);
 
 #endif

@@ -1,5 +1,4 @@
 /* run logits: the most likely next tokens, or the logits of every position as a file. */
-#include "commands/input.h"
 #include "commands/likelihood.h"
 #include "commands/model.h"
 #include "commands/options.h"
@@ -95,9 +94,9 @@ static void print_best(Session *s, const IdList *prompt, size_t top)
 
 int cmd_logits(int argc, char **argv)
 {
-    PromptArguments from = {0};
+    Prompt from = {0};
     const char *path = NULL;
-    size_t top = 10, length;
+    size_t top = 10;
     bool all = false;
     const Option options[] = {
         {0, "top", "N", OPTION_COUNT, &top, "list the N most likely tokens (default 10)"},
@@ -115,12 +114,12 @@ int cmd_logits(int argc, char **argv)
         usage_error("--all and --out FILE need each other");
     if (all && common.json)
         usage_error("give --all or --json, not both");
-    char *text = input_prompt(&from, count ? argv[1] : NULL, &length);
+    input_prompt(&from, count ? argv[1] : NULL);
 
     Session s;
     session_open(&s, !from.ids, all);
-    IdList prompt = session_prompt(&s, text, length, from.ids);
-    free(text);
+    IdList prompt = session_prompt(&s, &from);
+    text_free(&from.text);
     if (all)
         write_all(&s, &prompt, path);
     else

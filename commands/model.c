@@ -173,3 +173,22 @@ void model_slice(Slice *s, const char *spec, const SafetensorsTensor *t)
     char err[512];
     die_if(slice_parse(s, spec, t, err), err);
 }
+
+uint64_t *model_slice_shape(const Slice *s)
+{
+    uint64_t *shape = xcalloc(slice_rank(s), sizeof *shape);
+    for (size_t i = 0; i < slice_rank(s); i++)
+        shape[i] = slice_size(s, i);
+    return shape;
+}
+
+uint64_t model_slice_element(const Slice *s, uint64_t position)
+{
+    SliceWalk w;
+    char err[512];
+    uint64_t first = 0, count;
+    die_if(slice_walk(&w, s, position, err), err);
+    slice_next(&w, &first, &count);
+    slice_walk_end(&w);
+    return first;
+}

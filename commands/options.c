@@ -56,8 +56,8 @@ bool nearest_offer(Nearest *n, const char *word, size_t length)
 
 static const Option common_table[] = {
     {'m', "model", "PATH", OPTION_TEXT, &common.model,
-     "model to use: a folder, a .safetensors file, an index.json, or a hub id in the local Hugging Face cache (default: "
-     "the current folder, else the demo model)"},
+     "model to use: a folder, .safetensors file, index.json, or hub id in the local Hugging Face cache (default: the "
+     "current folder, else the demo model)"},
     {'w', "weights", "MODE", OPTION_TEXT, &common.weights,
      "f32 (default); bf16: weights as stored in the file, same text; q8, q4: quantized"},
     THREADS_OPTION,
@@ -271,8 +271,8 @@ _Noreturn static void print_help(const Parser *p)
 
 /* ---- argv -------------------------------------------------------------------------------------------------------- */
 
-/* Set an option. Unless it is a flag, it has a value: attached to it, or (attached is NULL) the next argument. Returns how
- * many of argv were taken. */
+/* Set an option. Unless it is a flag, it has a value: attached to it, or (attached is NULL) the next argument. Returns
+ * how many of argv were taken. */
 static int take_option(const Parser *p, const Option *o, const char *as, const char *attached, char **argv)
 {
     if (o->type == OPTION_FLAG) {
@@ -310,9 +310,12 @@ static int parse_short(const Parser *p, char **argv)
         char as[4] = {'-', *c, 0};
         if (!o)
             usage_error("unknown option -%c", *c);
-        if (o->type != OPTION_FLAG)
-            return take_option(p, o, as, c[1] ? c + (c[1] == '=' ? 2 : 1) : NULL, argv);
-        take_option(p, o, as, NULL, argv);
+        if (o->type == OPTION_FLAG) {
+            take_option(p, o, as, NULL, argv);
+            continue;
+        }
+        const char *attached = c[1] == '=' ? c + 2 : c + 1;
+        return take_option(p, o, as, c[1] ? attached : NULL, argv);
     }
     return 1;
 }

@@ -8,7 +8,7 @@
 typedef enum {
     OPTION_FLAG,   /* bool */
     OPTION_TEXT,   /* const char * */
-    OPTION_LIST,   /* TextList: may be given again and again */
+    OPTION_LIST,   /* TextList: may be given several times */
     OPTION_SIZE,   /* size_t, 0 or more */
     OPTION_U64,    /* uint64_t */
     OPTION_NUMBER, /* double, 0 or more */
@@ -30,11 +30,11 @@ typedef struct {
     size_t count;
 } TextList;
 
-/* Parse argv[1..argc): options anywhere, as --x V, --x=V or -xV; -- ends them. Positional arguments are moved to argv[1..]
- * and their number, which this_command limits, is returned. --help prints and exits with 0; a mistake exits with 2.
- * options: ends with a NULL name; -q, -h, and the common options of a command that runs a model are added. usage: the
- * lines after "usage:", such as "run hash MODEL"; NULL: from this_command. examples: lines; after an empty line a
- * paragraph of what else there is to say. */
+/* Parse argv[1..argc): options anywhere, as --x V, --x=V or -xV; -- ends them. Positional arguments are moved to
+ * argv[1..] and their number, which this_command limits, is returned. --help prints and exits with 0; a mistake exits
+ * with 2. options: ends with a NULL name; -q, -h, and the common options of a command that runs a model are added.
+ * usage: the lines after "usage:", such as "run hash MODEL"; NULL: from this_command. examples: lines; after an empty
+ * line a paragraph of what else there is to say. */
 int options_parse(int argc, char **argv, const Option *options, const char *usage, const char *examples);
 
 /* The options of every command that runs a model. */
@@ -53,8 +53,8 @@ extern Common common;
     {'t', "threads", "N", OPTION_COUNT, &common.threads, "number of threads (default: the cores this process may use)"}
 #define JSON_OPTION {0, "json", NULL, OPTION_FLAG, &common.json, "print one JSON document on standard output"}
 
-/* "Did you mean ...": offer the known words one by one; each that is nearer than those before it, and near enough to have
- * been meant, returns true. A distance of 0 means that it is the same word. */
+/* "Did you mean ...": offer the known words one by one; each that is nearer than those before it, and near enough to
+ * have been meant, returns true. A distance of 0 means that it is the same word. */
 typedef struct {
     const char *typed;
     size_t length, distance;

@@ -1,5 +1,5 @@
-/* What a command prints on standard output, for people (print_...) and as JSON (write_...); the files that it writes; and
- * memory, of which the lack ends the program.
+/* What a command prints on standard output, for people (print_...) and as JSON (write_...); the files that it writes;
+ * and allocation, which ends the program when it fails.
  */
 #ifndef OUTPUT_H
 #define OUTPUT_H
@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 
-/* ---- memory: these die when there is no more ---- */
+/* ---- memory: these die when it runs out ---- */
 
 void *xmalloc(size_t size);
 void *xcalloc(size_t n, size_t size);
@@ -48,8 +48,8 @@ void write_tensor(const char *before, const SafetensorsTensor *t); /* "name":..,
 
 /* ---- files ---- */
 
-/* A file that appears under its name only when it is complete (see NewFile). "-" is stdout, and what exists but is not a
- * regular file, such as a pipe or a device, is written directly. One at a time; die() and Ctrl-C remove what is not
+/* A file that appears under its name only when it is complete (see NewFile). "-" is stdout, and what exists but is not
+ * a regular file, such as a pipe or a device, is written directly. One at a time; die() and Ctrl-C remove what is not
  * complete. */
 typedef struct {
     FILE *stream;

@@ -3,7 +3,6 @@
  * The surprise of a token is -log p(token | those before it), in nats; nll is the mean over all tokens but the first of
  * each window, and perplexity is exp(nll): as if the model chose among that many equally likely tokens. */
 #include "base/threads.h"
-#include "commands/input.h"
 #include "commands/likelihood.h"
 #include "commands/options.h"
 #include "commands/output.h"
@@ -162,17 +161,17 @@ int cmd_perplexity(int argc, char **argv)
     if (count + (file ? 1 : 0) + (ids_text ? 1 : 0) > 1)
         usage_error("give only one of FILE, --file and --ids");
     IdList ids = {0};
-    size_t length = 0;
-    char *text = NULL, err[512];
+    Text text = {0};
+    char err[512];
     if (ids_text)
         ids = input_ids(ids_text);
-    else if (!(text = input_text(NULL, count ? argv[1] : file, &length)))
+    else if (!input_text(&text, NULL, count ? argv[1] : file))
         usage_error("no text: name a FILE, or give it on standard input");
 
     Session s;
     session_open(&s, !ids_text, true);
-    die_if(text && tokenizer_encode(s.tokenizer, text, length, true, &ids, err), err);
-    free(text);
+    die_if(!ids_text && tokenizer_encode(s.tokenizer, text.bytes, text.length, true, &ids, err), err);
+    text_free(&text);
     if (ids.count < 2)
         die(EXIT_FAILED, "the text has %zu token%s, but perplexity needs at least two", ids.count, plural(ids.count));
 

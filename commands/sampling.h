@@ -14,17 +14,17 @@ typedef struct {
 } SamplingArguments;
 
 /* Rows for a command's table of options. */
-#define SAMPLING_OPTIONS(a)                                                                                              \
-    {0, "temperature", "T", OPTION_NUMBER, &(a).temperature, "below 1: more predictable, above 1: more varied; 0: greedy"}, \
-    {0, "top-k", "K", OPTION_SIZE, &(a).top_k, "choose among the K most likely tokens (0: among all)"},                  \
-    {0, "top-p", "P", OPTION_NUMBER, &(a).top_p, "choose among the most likely tokens that together reach P"},           \
-    {0, "min-p", "P", OPTION_NUMBER, &(a).min_p, "drop tokens less than P times as likely as the most likely one"},      \
-    {0, "repeat-penalty", "R", OPTION_NUMBER, &(a).repeat_penalty, "above 1: make repetition less likely"},              \
-    {0, "seed", "N", OPTION_U64, &(a).seed, "the same seed gives the same text on every machine (default: random)"},     \
+#define SAMPLING_OPTIONS(a)                                                                                           \
+    {0, "temperature", "T", OPTION_NUMBER, &(a).temperature, "below 1 more predictable, above more varied, 0 greedy"},\
+    {0, "top-k", "K", OPTION_SIZE, &(a).top_k, "choose among the K most likely tokens (0: among all)"},               \
+    {0, "top-p", "P", OPTION_NUMBER, &(a).top_p, "choose among the most likely tokens that together reach P"},        \
+    {0, "min-p", "P", OPTION_NUMBER, &(a).min_p, "drop tokens less than P times as likely as the most likely one"},   \
+    {0, "repeat-penalty", "R", OPTION_NUMBER, &(a).repeat_penalty, "above 1: make repetition less likely"},           \
+    {0, "seed", "N", OPTION_U64, &(a).seed, "the same seed gives the same text everywhere (default: random)"},        \
     {0, "greedy", NULL, OPTION_FLAG, &(a).greedy, "always choose the most likely token"}
 
-SamplingArguments sampling_arguments(void);         /* none given, a random seed */
-void sampling_check(const SamplingArguments *a);    /* values out of range are a usage error */
+SamplingArguments sampling_arguments(void);      /* none given, a random seed */
+void sampling_check(const SamplingArguments *a); /* values out of range are a usage error */
 
 typedef struct {
     SampleOptions sampling;

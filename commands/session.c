@@ -10,7 +10,6 @@
 #include "base/cpu.h"
 #include "base/threads.h"
 #include "checkpoint/weights.h"
-#include "commands/input.h"
 #include "commands/model.h"
 #include "commands/options.h"
 #include "commands/output.h"
@@ -248,20 +247,20 @@ void session_check_ids(const Session *s, const int *ids, size_t n)
         die(EXIT_FAILED, "the prompt has %zu tokens, but the context has room for only %zu (--ctx)", n, s->state.ctx);
 }
 
-IdList session_prompt(Session *s, const char *text, size_t length, const char *ids)
+IdList session_prompt(Session *s, const Prompt *prompt)
 {
-    IdList list = {0};
+    IdList ids = {0};
     char err[512];
-    if (ids)
-        list = input_ids(ids);
+    if (prompt->ids)
+        ids = input_ids(prompt->ids);
     else
-        die_if(tokenizer_encode(s->tokenizer, text, length, true, &list, err), err);
-    if (!list.count && s->model.config.bos_token_id < 0)
+        die_if(tokenizer_encode(s->tokenizer, prompt->text.bytes, prompt->text.length, true, &ids, err), err);
+    if (!ids.count && s->model.config.bos_token_id < 0)
         die(EXIT_FAILED, "the prompt is empty, and the model's config.json names no bos_token_id to start from");
-    if (!list.count)
-        xappend_id(&list, s->model.config.bos_token_id);
-    session_check_ids(s, list.items, list.count);
-    return list;
+    if (!ids.count)
+        xappend_id(&ids, s->model.config.bos_token_id);
+    session_check_ids(s, ids.items, ids.count);
+    return ids;
 }
 
 const float *session_forward(Session *s, const int *ids, size_t n)

@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "checkpoint/checkpoint.h"
+#include "commands/input.h"
 #include "net.h"
 #include "tokenizer.h"
 
@@ -23,16 +24,17 @@ typedef struct {
  * keeps the logits of every position, in blocks that are small enough for memory. */
 void session_open(Session *s, bool need_tokenizer, bool all_logits);
 void session_close(Session *s);
-/* Choose the kernels by RUN_ISA, and start as many threads as --threads says or the machine has. session_open() does it. */
+/* Choose the kernels by RUN_ISA, and start as many threads as --threads says or the machine has. session_open() does
+ * it. */
 void session_start_pool(void);
 void session_check_sizes(const Session *s); /* model_check_sizes(), if the weights are read from the mapped file */
 
 /* Die unless every id is below vocab_size, and n ids fit into the context. */
 void session_check_ids(const Session *s, const int *ids, size_t n);
-/* The ids of a prompt's text or of --ids, checked. An empty prompt becomes the begin token. */
-IdList session_prompt(Session *s, const char *text, size_t length, const char *ids);
-/* Run ids through the network in blocks, from where the state is. Returns the logits of the last one (with all_logits, of
- * the last block). Shows progress; ends the program after Ctrl-C. */
+/* The ids of a prompt, checked. An empty text becomes the begin token. */
+IdList session_prompt(Session *s, const Prompt *prompt);
+/* Run ids through the network in blocks, from where the state is. Returns the logits of the last one (with all_logits,
+ * of the last block). Shows progress; ends the program after Ctrl-C. */
 const float *session_forward(Session *s, const int *ids, size_t n);
 
 /* The default of --ctx: max_position_embeddings, times the factor of rope scaling. */

@@ -26,7 +26,7 @@ int finish(int code);
 extern char mapped_name[256];          /* the model that is mapped, for the message about SIGBUS */
 extern const char *unfinished_file;    /* NULL, or a file to be removed if the program ends now */
 extern void (*terminal_restore)(void); /* NULL, or puts the terminal's mode back; async-signal-safe */
-void emergency_cleanup(void);          /* both of these; async-signal-safe */
+void emergency_cleanup(void);          /* does what these two ask for; async-signal-safe */
 
 /* ---- Ctrl-C ---- */
 

@@ -13,7 +13,7 @@
 
 /* ---- one text ---------------------------------------------------------------------------------------------------- */
 
-/* {"ids":[..],"tokens":[..]}, and with text (which may be NULL) "text":.. */
+/* {"ids":[..],"tokens":[..]}, and "text":.. unless text is NULL. */
 static void write_json(const Tokenizer *t, const IdList *ids, const Text *text)
 {
     write_ids("{\"ids\":", ids->items, ids->count);
@@ -26,11 +26,11 @@ static void write_json(const Tokenizer *t, const IdList *ids, const Text *text)
     printf("}\n");
 }
 
-static void tokenize_text(Tokenizer *t, const char *text, size_t length)
+static void tokenize_text(Tokenizer *t, const Text *text)
 {
     char err[512];
     IdList ids = {0};
-    die_if(tokenizer_encode(t, text, length, true, &ids, err), err);
+    die_if(tokenizer_encode(t, text->bytes, text->length, true, &ids, err), err);
     if (common.json)
         write_json(t, &ids, NULL);
     for (size_t i = 0; i < ids.count && !common.json; i++) {
@@ -85,7 +85,8 @@ static int read_messages(const JsonValue *list, Message *messages, char err[512]
     return 0;
 }
 
-/* The chat text of messages[n] and its ids. The template fails at a tool's message without saying so. */
+/* Write messages[n] as the chat template has them, and encode that. Says so when it fails because of a tool's
+ * message. */
 static int encode_messages(Tokenizer *t, const Message *messages, size_t n, bool add_prompt, Text *text, IdList *ids,
                            char err[512])
 {
@@ -198,7 +199,7 @@ static int answer_lines(Tokenizer *t)
 
 int cmd_tokenize(int argc, char **argv)
 {
-    PromptArguments from = {0};
+    Prompt from = {0};
     bool lines = false, skip_special = false;
     const Option options[] = {
         {'f', "file", "FILE", OPTION_TEXT, &from.file,
@@ -218,8 +219,8 @@ int cmd_tokenize(int argc, char **argv)
                               "echo '{\"text\":\"Hello\"}' | run tokenize --jsonl\n");
     if (lines && (count || from.ids || from.file))
         usage_error("--jsonl reads requests from standard input only");
-    size_t length;
-    char *text = lines ? NULL : input_prompt(&from, count ? argv[1] : NULL, &length);
+    if (!lines)
+        input_prompt(&from, count ? argv[1] : NULL);
 
     Tokenizer *t = model_tokenizer();
     int code = EXIT_OK;
@@ -228,8 +229,8 @@ int cmd_tokenize(int argc, char **argv)
     else if (from.ids)
         decode_ids(t, from.ids, skip_special);
     else
-        tokenize_text(t, text, length);
-    free(text);
+        tokenize_text(t, &from.text);
+    text_free(&from.text);
     tokenizer_close(t);
     return finish(code);
 }

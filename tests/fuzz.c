@@ -489,7 +489,7 @@ static void fuzz_options(const unsigned char *bytes, size_t n)
         size_t size, count;
         uint64_t u64, bytes;
         double number;
-        PromptArguments prompt;
+        Prompt prompt;
         SamplingArguments sampling;
     } got;
     static const Option options[] = {
