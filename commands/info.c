@@ -436,33 +436,33 @@ static void write_memory(const Checkpoint *cp, const Config *c)
     putchar(']');
 }
 
-/* Print config.json as it is, or null if it is missing or not JSON. */
-static void write_config(const Checkpoint *c)
+/* config.json as it is: NULL if it is missing or not JSON. *text, which it points into, is to be freed, too. */
+static JsonValue *read_config_json(const Checkpoint *c, char **text)
 {
     size_t length;
-    char err[512], *path = xpath_join(c->directory, "config.json"),
-                   *text = file_read(path, (size_t)16 << 20, &length, err);
-    JsonValue *root = text ? json_parse(text, length, err) : NULL;
+    char err[512], *path = xpath_join(c->directory, "config.json");
+    *text = file_read(path, (size_t)16 << 20, &length, err);
+    free(path);
+    return *text ? json_parse(*text, length, err) : NULL;
+}
+
+static void write_model(Checkpoint *c, const char *find)
+{
+    Config config;
+    char err[512], *text;
+    bool known = !checkpoint_read_config(c, &config, err);
+    JsonValue *root = read_config_json(c, &text); /* before anything is printed: it may fail */
+    write_name("{\"model\":", c->argument);
+    printf(",\"files\":[");
+    for (size_t i = 0; i < checkpoint_file_count(c); i++)
+        write_file(i ? "," : "", checkpoint_file(c, i), find);
+    printf("],\"config\":");
     if (root)
         json_print(stdout, root, JSON_COMPACT);
     else
         printf("null");
     json_free(root);
     free(text);
-    free(path);
-}
-
-static void write_model(Checkpoint *c, const char *find)
-{
-    Config config;
-    char err[512];
-    bool known = !checkpoint_read_config(c, &config, err);
-    write_name("{\"model\":", c->argument);
-    printf(",\"files\":[");
-    for (size_t i = 0; i < checkpoint_file_count(c); i++)
-        write_file(i ? "," : "", checkpoint_file(c, i), find);
-    printf("],\"config\":");
-    write_config(c);
     write_name(",\"config_problem\":", known ? NULL : err);
     Tokenizer *t = tokenizer_open(c->directory, err);
     if (t)

@@ -17,13 +17,6 @@
 #define MANY  200 /* a tensor with more numbers is shown by its edges, unless a slice asks for all of them */
 #define WIDTH 14  /* of a column */
 
-static void print_slice_shape(const Slice *s)
-{
-    uint64_t *shape = model_slice_shape(s);
-    shape_print(stdout, shape, slice_rank(s));
-    free(shape);
-}
-
 /* ---- numbers as text --------------------------------------------------------------------------------------------- */
 
 static void write_real(Dtype dtype, const unsigned char *element)
@@ -155,9 +148,11 @@ static void print_values(const Slice *s, bool edges)
     Table t = table_of(s, edges);
     uint64_t expected = 0, matrix = t.rank > 2 ? slice_size(s, t.rank - 2) : 0;
     if (s->elements == 0) {
+        uint64_t *shape = model_slice_shape(s);
         printf("(no numbers: shape ");
-        print_slice_shape(s);
+        shape_print(stdout, shape, slice_rank(s));
         printf(")\n");
+        free(shape);
         return;
     }
     for (uint64_t row = 0; (row = next_shown(&t, row)) < t.rows; expected = ++row) {
@@ -347,12 +342,14 @@ static void stats_of_all(const Checkpoint *c, const char *find)
 static void write_one_tensor(const Slice *s, const Inspection *what)
 {
     const SafetensorsTensor *t = s->tensor;
+    uint64_t *shape = model_slice_shape(s); /* before anything is printed: it may fail */
     write_name("{\"file\":", t->file->path);
     write_tensor(",", t);
     printf(",\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]", t->offset, t->offset + t->length);
     write_name(",\"slice\":", what->slice);
     printf(",\"slice_shape\":");
-    print_slice_shape(s);
+    shape_print(stdout, shape, slice_rank(s));
+    free(shape);
     if (what->stats) {
         SliceStats stats = stats_of(s);
         printf(",\"stats\":");
