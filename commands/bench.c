@@ -1,6 +1,7 @@
 /* run bench: how fast a model runs on this machine. Prefill is limited by arithmetic, decoding by how fast the threads
  * can read the weights: so that is measured, too, over the same weights and in the same rounds. Each figure is the
  * median of the rounds. */
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "base/threads.h"
 #include "commands/options.h"
@@ -69,19 +70,19 @@ static int *some_ids(size_t n, size_t vocab)
 static double prefill_rate(Session *s, const int *ids, size_t n)
 {
     run_state_rewind(&s->state, 0);
-    double start = seconds_now();
+    double start = clock_seconds();
     session_forward(s, ids, n);
-    return (double)n / (seconds_now() - start);
+    return (double)n / (clock_seconds() - start);
 }
 
 /* Run n tokens one by one from position depth on; the cache must hold depth tokens. */
 static double decode_rate(Session *s, const int *ids, size_t n, size_t depth)
 {
     run_state_rewind(&s->state, depth);
-    double start = seconds_now();
+    double start = clock_seconds();
     for (size_t i = 0; i < n; i++)
         session_forward(s, ids + i, 1);
-    return (double)n / (seconds_now() - start);
+    return (double)n / (clock_seconds() - start);
 }
 
 static void measure(Session *s, Bench *b)
@@ -162,7 +163,7 @@ static void settle_lengths(Bench *b, size_t ctx)
 
 int cmd_bench(int argc, char **argv)
 {
-    double start = seconds_now();
+    double start = clock_seconds();
     Bench b = {.prompt = SIZE_MAX, .tokens = SIZE_MAX, .rounds = 3};
     const Option options[] = {
         {'p', "prompt", "N", OPTION_SIZE, &b.prompt, "tokens of the prompt (default 512; 0: no prefill)"},
@@ -181,7 +182,7 @@ int cmd_bench(int argc, char **argv)
     int *four = some_ids(4, s.model.config.vocab_size);
     const float *logits = session_forward(&s, four, MIN(s.state.ctx, 4));
     argmax_f32(logits, s.model.config.vocab_size, NULL); /* choosing the token is part of its time */
-    b.first_token_ms = 1e3 * (seconds_now() - start);
+    b.first_token_ms = 1e3 * (clock_seconds() - start);
     free(four);
     measure(&s, &b);
     if (common.json)

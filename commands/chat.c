@@ -6,6 +6,7 @@
  *
  * When the context is full the oldest exchanges are left out, even in the middle of an answer, which then goes on.
  */
+#include "base/clock.h"
 #include "commands/line.h"
 #include "commands/model.h"
 #include "commands/options.h"
@@ -177,7 +178,7 @@ static void show_prefill(void *context, size_t done, size_t total)
 {
     Reply *r = context;
     size_t *block = &r->chat->session.state.block;
-    double now = seconds_now(), took = now - r->block_began;
+    double now = clock_seconds(), took = now - r->block_began;
     if (took > 1.5 && *block >= 2 * FIRST_BLOCK)
         *block /= 2;
     else if (took < 0.5 && *block <= r->chat->block / 2)
@@ -205,7 +206,7 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
     run_state_rewind(&s->state, same);
     generated_free(&r->part);
     r->taken = 0;
-    r->block_began = seconds_now();
+    r->block_began = clock_seconds();
     int status =
         generate(&s->model, &s->state, &c->sampler, s->tokenizer, ids->items, ids->count, &options, &r->part, c->err);
     progress_end();

@@ -382,7 +382,7 @@ static void insert_character(Editor *e, int b)
     char bytes[4] = {(char)b};
     size_t n = 1, size = unicode_length((char)b);
     uint32_t c;
-    while (n < size && !fill_input(SOON) && (input.bytes[input.at] & 0xc0) == 0x80)
+    while (n < size && !fill_input(SOON) && unicode_is_continuation(input.bytes[input.at]))
         bytes[n++] = input.bytes[input.at++];
     unicode_decode(bytes, n, &c);
     if (c == '\t' || (c >= 0x20 && (c < 0x7f || c > 0x9f)))
@@ -406,7 +406,7 @@ static size_t left_of(const Editor *e, size_t i)
     for (int width = 0; i > 0 && c != '\n' && width == 0; character(e, i, &c, &width))
         do
             i--;
-        while (i > 0 && (e->text.bytes[i] & 0xc0) == 0x80);
+        while (i > 0 && unicode_is_continuation(e->text.bytes[i]));
     return i;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "commands/output.h"
 #include "commands/terminal.h"
 #include "generate/config.h"
@@ -13,7 +14,7 @@ static uint64_t random_seed(void)
     uint32_t seed = 0;
     FILE *f = fopen("/dev/urandom", "rb");
     if (!f || fread(&seed, sizeof seed, 1, f) != 1)
-        seed = (uint32_t)(seconds_now() * 1e9) ^ (uint32_t)getpid();
+        seed = (uint32_t)(clock_seconds() * 1e9) ^ (uint32_t)getpid();
     if (f)
         fclose(f);
     return seed;

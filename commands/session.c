@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "base/threads.h"
 #include "checkpoint/weights.h"
@@ -196,7 +197,7 @@ static void start_state(Session *s, bool all_logits)
 
 void session_open(Session *s, bool need_tokenizer, bool all_logits)
 {
-    double start = seconds_now();
+    double start = clock_seconds();
     TokenizerLoad load = {0};
     char err[512];
     WeightMode mode = wanted_mode();
@@ -216,7 +217,7 @@ void session_open(Session *s, bool need_tokenizer, bool all_logits)
     if (s->tokenizer && tokenizer_size(s->tokenizer) > s->model.config.vocab_size)
         warn("the tokenizer has ids up to %zu, but the model has only %zu rows: ids beyond them cannot be used",
              tokenizer_size(s->tokenizer) - 1, s->model.config.vocab_size);
-    s->load_seconds = seconds_now() - start;
+    s->load_seconds = clock_seconds() - start;
 }
 
 void session_close(Session *s)
@@ -325,9 +326,9 @@ double session_read_bandwidth(const Session *s, uint64_t limit)
     for (size_t i = 0; n < most && (m = matrix_at(&s->model, i)); i++)
         for (uint64_t at = 0; n < most && at + CHUNK <= matrix_bytes(m); at += CHUNK)
             r.chunks[n++] = (const unsigned char *)m->data + at;
-    double start = seconds_now();
+    double start = clock_seconds();
     threads_for(n, 1, read_chunks, &r);
-    double seconds = seconds_now() - start;
+    double seconds = clock_seconds() - start;
     free(r.chunks);
     free(r.sums);
     return n && seconds > 0 ? (double)n * (double)CHUNK / seconds / 1e9 : 0;

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/text.h"
 #include "commands/commands.h"
 
@@ -57,13 +57,6 @@ bool use_color(FILE *f)
     return isatty(fileno(f)) && !(no && *no) && !(term && !strcmp(term, "dumb"));
 }
 
-double seconds_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- progress ---------------------------------------------------------------------------------------------------- */
 
 static bool progress_is_shown;
@@ -72,7 +65,7 @@ void progress(const char *what, uint64_t done, uint64_t total)
 {
     static double started, shown;
     static const char *current;
-    double now = seconds_now();
+    double now = clock_seconds();
     if (current != what) {
         progress_end();
         current = what;

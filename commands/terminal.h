@@ -61,6 +61,5 @@ void print_escaped(FILE *out, const char *text, size_t length);
 void print_text(FILE *out, const char *text, size_t length);
 int terminal_width(FILE *f); /* columns, at least 20; 80 if it is not a terminal */
 bool use_color(FILE *f);     /* it is a terminal, and NO_COLOR is not set */
-double seconds_now(void);    /* monotonic */
 
 #endif
