@@ -93,8 +93,8 @@ fuzz:
 	FUZZ_SECONDS=$(FUZZ_SECONDS) MAKE="$(MAKE)" tests/fuzz.sh
 
 faults: $(BIN)
-	RUN=./$(BIN) CC="$(CC)" OBJECTS="$(MODULE_OBJECTS)" tests/faults.sh
-	RUN=./$(BIN) tests/limits.sh
+	RUN=./$(BIN) CC="$(CC)" OBJECTS="$(MODULE_OBJECTS)" tests/fault_injection.sh
+	RUN=./$(BIN) tests/resource_limits.sh
 
 mutants:
 	python3 tests/mutants.py
@@ -110,7 +110,7 @@ builds: $(BIN)
 
 # without the scripts that run no program; -O2: at -O3 gcc 12 for ARM ends in an internal error in test_net.c
 aarch64:
-	WITHOUT="rooms download" QEMU_LD_PREFIX=/usr/aarch64-linux-gnu \
+	WITHOUT="layout download" QEMU_LD_PREFIX=/usr/aarch64-linux-gnu \
 		$(MAKE) CC=aarch64-linux-gnu-gcc EMULATOR=qemu-aarch64 BUILD=build-aarch64 BIN=run-aarch64 CFLAGS=-O2 test
 
 static:

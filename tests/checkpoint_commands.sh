@@ -1,6 +1,6 @@
 #!/bin/sh
 # Checkpoints as data, from outside: models of 72B's size in sparse files, full disks, read-only files, two editors, killed
-# writers; then tests/ops.py, which compares with NumPy, safetensors and transformers where $PYTHON (python3) has them.
+# writers; then tests/checkpoint_reference.py, which compares with NumPy, safetensors and transformers where $PYTHON (python3) has them.
 set -u
 : "${RUN:=./run}"
 case $RUN in /*) ;; *) RUN=$(pwd)/$RUN ;; esac
@@ -14,7 +14,7 @@ cd "$work" || exit 1
 passed=0 failed=0 skipped=0
 
 good() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "ops: $*"; }
+bad() { failed=$((failed + 1)); echo "checkpoint_commands: $*"; }
 skip() { skipped=$((skipped + 1)); echo "skipped: $*"; }
 is() { # what got expected
     if [ "$2" = "$3" ]; then good; else bad "$1: got \"$2\", expected \"$3\""; fi
@@ -235,18 +235,18 @@ rm -f large.* copy.*
 
 python=${PYTHON:-python3}
 if "$python" -c 'import numpy, safetensors' 2>/dev/null; then
-    "$python" "$root/tests/ops.py" >out 2>err
+    "$python" "$root/tests/checkpoint_reference.py" >out 2>err
     code=$?
-    grep -v '^ops.py:' out
-    line=$(grep '^ops.py:' out)
+    grep -v '^checkpoint_reference:' out
+    line=$(grep '^checkpoint_reference:' out)
     if [ -n "$line" ]; then
         set -- $line
         passed=$((passed + $2)) failed=$((failed + $4)) skipped=$((skipped + $6))
     else
-        bad "ops.py ended with $code: $(tail -n 3 err)"
+        bad "checkpoint_reference.py ended with $code: $(tail -n 3 err)"
     fi
 else
     skip "the reference: $python has no numpy and safetensors"
 fi
-echo "ops: $passed passed, $failed failed, $skipped skipped"
+echo "checkpoint_commands: $passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]

@@ -432,7 +432,7 @@ def main():
                 test(work)
             except Exception as e:  # a test that breaks is one failure; the others still run
                 check(False, f"{test.__name__}: {type(e).__name__}: {e}")
-    print("ops.py: {passed} passed, {failed} failed, {skipped} skipped".format(**counts))
+    print("checkpoint_reference: {passed} passed, {failed} failed, {skipped} skipped".format(**counts))
     return counts["failed"] > 0
 
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Which lines and branches of each room its own test programs reach, calls that fail (tests/failing.h) included: a line of
+# Which lines and branches of each room its own test programs reach, calls that fail (tests/failing_calls.h) included: a line of
 # gcov's figures for each file. What scripts reach by running ./run does not count, but what test_crash does with it.
 # GOLDEN=DIR adds the larger reference data. Exit 1 if something does not build or a test fails.
 #

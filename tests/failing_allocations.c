@@ -1,4 +1,4 @@
-/* Lets allocations and system calls fail, one in each run: what tests/fault.c is for calls that change files, this is
+/* Lets allocations and system calls fail, one in each run: what tests/preload_crashes.c is for calls that change files, this is
  * for memory, reading and threads.
  *
  * As a library for LD_PRELOAD (cc -shared): the calls of FAULT_GROUP are counted from 1, and number FAULT_AT fails.

@@ -1,8 +1,8 @@
 /* Makes calls of the C library fail: what is defined here comes before the library's functions in a program that
  * includes this. Allocations fail with glibc and without sanitizers only, which have their own: see ALLOCATIONS_FAIL.
  */
-#ifndef FAILING_H
-#define FAILING_H
+#ifndef FAILING_CALLS_H
+#define FAILING_CALLS_H
 
 #include <dlfcn.h>
 #include <errno.h>

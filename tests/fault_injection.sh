@@ -1,11 +1,11 @@
 #!/bin/sh
 # Memory runs out, files cannot be read or written, threads are refused; a network disk goes away, reads come short, the
-# model is cut or replaced by another while it is used: at each call in turn, in every room (tests/faults.c as a program)
+# model is cut or replaced by another while it is used: at each call in turn, in every room (tests/failing_allocations.c as a program)
 # and in the whole program (as a library for LD_PRELOAD). Whatever happens, a run ends with exit 0 and the right answer,
 # or with one sentence and exit 1 (diff: 2), never by a signal; with --json nothing is on standard output then; and no
 # half-written file is left.
 #
-#     RUN=./run tests/faults.sh [MOST]    MOST: faults of one kind in one command (150; more are spread over all calls)
+#     RUN=./run tests/fault_injection.sh [MOST]    MOST: faults of one kind in one command (150; more are spread over all calls)
 #
 # OBJECTS names the rooms' object files, if they are built already.
 set -u
@@ -22,7 +22,7 @@ passed=0 failed=0 skipped=0 faults=0
 
 flags="-std=c11 -O1 -g -D_GNU_SOURCE -ffp-contract=off"
 # shellcheck disable=SC2046,SC2086
-if $CC $flags -DROOMS -o "$work/rooms" tests/faults.c ${OBJECTS:-$(ls ./*.c | grep -v '^\./run\.c$')} -lm -lpthread; then
+if $CC $flags -DROOMS -o "$work/rooms" tests/failing_allocations.c ${OBJECTS:-$(ls ./*.c | grep -v '^\./run\.c$')} -lm -lpthread; then
     "$work/rooms" >"$work/out" 2>&1
     code=$?
     grep -v '^faults in rooms' "$work/out"
@@ -32,7 +32,7 @@ else
 fi
 
 # shellcheck disable=SC2086
-if ! $CC $flags -shared -fPIC -o "$work/faults.so" tests/faults.c 2>"$work/err" \
+if ! $CC $flags -shared -fPIC -o "$work/faults.so" tests/failing_allocations.c 2>"$work/err" \
     || ! LD_PRELOAD="$work/faults.so" FAULT_COUNT="$work/count" "$RUN" --version >/dev/null 2>&1 || [ ! -s "$work/count" ]; then
     echo "skipped: LD_PRELOAD is not to be had with this build"
     echo "faults: $passed passed, $failed failed, $((skipped + 1)) skipped"

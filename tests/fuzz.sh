@@ -5,7 +5,7 @@
 #
 # With clang it is libFuzzer that looks for input that reaches new code; without, a mutation loop of our own. Input
 # that breaks something is kept in build-fuzz/found/. REFERENCE_PYTHON names a Python with the reference library
-# `safetensors`: its verdicts are then compared with ours (tests/fuzz_safetensors.py).
+# `safetensors`: its verdicts are then compared with ours (tests/safetensors_verdicts.py).
 set -u
 : "${FUZZ_SECONDS:=10}" "${MAKE:=make}" "${REFERENCE_PYTHON:=python3}"
 cd "$(dirname "$0")/.." || exit 1
@@ -16,10 +16,10 @@ echo 'int LLVMFuzzerTestOneInput(const unsigned char *p, unsigned long n) { retu
 if clang -fsanitize=fuzzer,address -o $build/try $build/try.c 2>/dev/null; then
     $MAKE -s BUILD=$build KERNELS=-fno-sanitize=all CC=clang EXTRA="$checks -fsanitize=fuzzer-no-link" LDFLAGS=-fsanitize=fuzzer \
         $build/tests/fuzz && $MAKE -s BUILD=$build KERNELS=-fno-sanitize=all CC=clang EXTRA="$checks -fsanitize=fuzzer-no-link" \
-        $build/tests/verdicts || exit 1
+        $build/tests/safetensors_verdicts || exit 1
 else
     echo "clang's libFuzzer is missing: plain mutations"
-    $MAKE -s BUILD=$build KERNELS=-fno-sanitize=all EXTRA="$checks -DPLAIN" $build/tests/fuzz $build/tests/verdicts || exit 1
+    $MAKE -s BUILD=$build KERNELS=-fno-sanitize=all EXTRA="$checks -DPLAIN" $build/tests/fuzz $build/tests/safetensors_verdicts || exit 1
 fi
 
 passed=0 failed=0 skipped=0 total=0
@@ -44,7 +44,7 @@ for entry; do
     rm -rf "$new" "$new.log"
 done
 if "$REFERENCE_PYTHON" -c 'import safetensors' 2>/dev/null; then
-    if VERDICTS=$build/tests/verdicts "$REFERENCE_PYTHON" tests/fuzz_safetensors.py; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+    if VERDICTS=$build/tests/safetensors_verdicts "$REFERENCE_PYTHON" tests/safetensors_verdicts.py; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 else
     echo "skipped: no Python with the reference library safetensors (REFERENCE_PYTHON)"
     skipped=$((skipped + 1))

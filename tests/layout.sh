@@ -5,7 +5,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 passed=0 failed=0
 good() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "rooms: $*"; }
+bad() { failed=$((failed + 1)); echo "layout: $*"; }
 
 # X.c, X.h and the folder X/ are one module.
 module_of() {
@@ -88,5 +88,5 @@ $names
 END
 [ $count -ge 15 ] && good || bad "README's table \"Reading along\" has $count rows"
 
-echo "rooms: $passed passed, $failed failed, 0 skipped"
+echo "layout: $passed passed, $failed failed, 0 skipped"
 [ $failed -eq 0 ]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes what NumPy and torch make of slices and numbers, for tests/test_ops.c:
+"""Writes what NumPy and torch make of slices and numbers, for tests/test_number.c and tests/test_slice.c:
 
     tests/data/slices.txt         SPEC|SHAPE|VALUES of slices of numpy.arange(24).reshape(4, 3, 2)
     tests/data/number_codes.txt   DTYPE TEXT CODE: float32(TEXT) converted by torch, its bits; what overflows is left out

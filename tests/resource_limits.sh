@@ -2,7 +2,7 @@
 # Machines that are short of something: address space, file size, open files, stack, /proc, a folder that can be
 # written, half a CPU. The program works, or says in one sentence what is missing, and never ends by a signal.
 #
-#     RUN=./run tests/limits.sh
+#     RUN=./run tests/resource_limits.sh
 set -u
 : "${RUN:=./run}"
 case $RUN in /*) ;; *) RUN=$(pwd)/$RUN ;; esac

@@ -1,4 +1,4 @@
-/* For tests/fuzz_safetensors.py: reads files from standard input, each as a length (4 bytes, little-endian) and its
+/* For tests/safetensors_verdicts.py: reads files from standard input, each as a length (4 bytes, little-endian) and its
  * bytes, and answers for each "reject SENTENCE", or "accept N" and N lines: the tensor's name in hex, dtype, shape, and
  * a hash (FNV-1a) of its bytes.
  */

@@ -1,7 +1,7 @@
 """Whatever a .safetensors file says, our verdict equals the reference library's, and so do names, dtypes, shapes and
 bytes of the tensors.
 
-    python3 tests/fuzz_safetensors.py [MUTATIONS [SEED]]      VERDICTS names tests/verdicts.c, built
+    python3 tests/safetensors_verdicts.py [MUTATIONS [SEED]]      VERDICTS names tests/safetensors_verdicts.c, built
 
 Both read the corpus (tests/fuzz/safetensors, and GOLDEN's files) and 100,000 mutations of it.
 """
@@ -135,10 +135,10 @@ def build(folder):
     program = os.environ.get("VERDICTS")
     if program:
         return program
-    program = folder + "/verdicts"
+    program = folder + "/safetensors_verdicts"
     sources = [f for f in glob.glob("*.c") if f != "run.c"]
     subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-g", "-D_GNU_SOURCE", "-ffp-contract=off", "-o", program,
-                    "tests/verdicts.c", *sources, "-lm", "-lpthread"], check=True)
+                    "tests/safetensors_verdicts.c", *sources, "-lm", "-lpthread"], check=True)
     return program
 
 

@@ -1,5 +1,5 @@
 /* Crash tests: the program is killed, loses power, or finds the disk full or failing, at each call that changes a
- * file, while it edits, undoes, masks, patches, splits and merges. tests/fault.c makes that happen. After each run
+ * file, while it edits, undoes, masks, patches, splits and merges. tests/preload_crashes.c makes that happen. After each run
  * the files must be as before, as after, or there is a journal that brings back what was before, to the byte.
  */
 #include "base/base.h"
@@ -19,7 +19,7 @@
 #include "checkpoint/shards.h"
 
 static char folder[] = "/tmp/run-crash-XXXXXX";
-static char library[64]; /* fault.c, built */
+static char library[64]; /* preload_crashes.c, built */
 static const char *program;
 static size_t runs, undone;
 
@@ -515,8 +515,8 @@ static bool build_library(void)
 {
     char command[512];
     const char *cc = getenv("CC");
-    snprintf(library, sizeof library, "%s/fault.so", folder);
-    snprintf(command, sizeof command, "%s -std=c11 -O1 -shared -fPIC -o %s tests/fault.c -ldl 2>/dev/null",
+    snprintf(library, sizeof library, "%s/preload_crashes.so", folder);
+    snprintf(command, sizeof command, "%s -std=c11 -O1 -shared -fPIC -o %s tests/preload_crashes.c -ldl 2>/dev/null",
              cc && *cc ? cc : "cc", library);
     return system(command) == 0;
 }

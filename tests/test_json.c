@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "check.h"
-#include "failing.h"
+#include "failing_calls.h"
 #include "json.h"
 
 /* A text in memory of exactly its length, so that a sanitizer sees every byte read behind it. */
