@@ -1,281 +1,28 @@
-/* Lets allocations and system calls fail, one in each run: what tests/preload_crashes.c is for calls that change files, this is
- * for memory, reading and threads.
- *
- * As a library for LD_PRELOAD (cc -shared): the calls of FAULT_GROUP are counted from 1, and number FAULT_AT fails.
- *     memory   malloc, calloc, realloc, aligned_alloc, posix_memalign, mmap: ENOMEM
- *     files    open and fopen for reading, read, pread, fread, stat, fstat, copy_file_range: EIO
- *     stale    the same, and all that come after it: ESTALE
- *     short    read, pread, copy_file_range: half of what was asked for
- *     end      the same: nothing, as at the end of a file
- *     cut      nothing fails, but the file FAULT_FILE becomes FAULT_BYTES long
- *     swap     nothing fails, but the file FAULT_OTHER takes the name FAULT_FILE
- *     writes   open for writing, write, pwrite, fsync, ftruncate: EIO
- *     threads  pthread_create: EAGAIN
- * For cut and swap clock_gettime and mmap count, too: they are moments between the calls that read. FAULT_COUNT names a
- * file that gets the number of calls.
- *
- * As a program (-DROOMS, linked with the rooms): each room's functions with each allocation failing in turn. They must
- * fail with a sentence, or succeed, and leave no memory behind.
+/* The functions of each module, with each of their allocations failing in turn: they must fail with a sentence or
+ * succeed, and leave no memory behind. Not part of `make test`, because it brings a malloc() of its own
+ * (preload_faults.c); fault_injection.sh builds and runs it.
  */
 #include "base/base.h"
 
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <ftw.h>
-#include <malloc.h>
-#include <pthread.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#define REAL(name) ((__typeof__(&name))(uintptr_t)dlsym(RTLD_NEXT, #name))
-
-typedef enum { NONE, MEMORY, FILES, STALE, SHORT, END, CUT, SWAP, WRITES, THREADS } Group;
-
-static Group group;
-static atomic_long calls, fail_at, blocks; /* blocks: allocated and not freed */
-
-static bool fails(Group g, int error)
-{
-    if (g != group || atomic_fetch_add(&calls, 1) + 1 != fail_at)
-        return false;
-    errno = error;
-    return true;
-}
-
-/* What happens at a call that reads *n bytes, or (NULL) at one of another kind. */
-static bool read_fails(size_t *n)
-{
-    if (group < FILES || group > SWAP || (!n && (group == SHORT || group == END)))
-        return false;
-    long call = atomic_fetch_add(&calls, 1) + 1;
-    if (!fail_at || (group == STALE ? call < fail_at : call != fail_at))
-        return false;
-    if (group == SHORT)
-        *n = (*n + 1) / 2;
-    if (group == END)
-        *n = 0;
-    if (group == CUT && truncate(getenv("FAULT_FILE"), atol(getenv("FAULT_BYTES"))) != 0)
-        abort();
-    if (group == SWAP && rename(getenv("FAULT_OTHER"), getenv("FAULT_FILE")) != 0)
-        abort();
-    errno = group == FILES ? EIO : group == STALE ? ESTALE : errno;
-    return group == FILES || group == STALE;
-}
-
-/* A moment at which a file can change. */
-static void moment(void)
-{
-    if (group == CUT || group == SWAP)
-        read_fails(NULL);
-}
-
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
-
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *p, size_t n);
-void *__libc_memalign(size_t alignment, size_t n);
-void __libc_free(void *p);
-
-static void *counted(void *p)
-{
-    if (p)
-        atomic_fetch_add(&blocks, 1);
-    return p;
-}
-
-void *malloc(size_t n)
-{
-    return fails(MEMORY, ENOMEM) ? NULL : counted(__libc_malloc(n));
-}
-
-void *calloc(size_t n, size_t size)
-{
-    return fails(MEMORY, ENOMEM) ? NULL : counted(__libc_calloc(n, size));
-}
-
-void *realloc(void *p, size_t n)
-{
-    if (fails(MEMORY, ENOMEM))
-        return NULL;
-    void *q = __libc_realloc(p, n);
-    return p ? q : counted(q);
-}
-
-void *aligned_alloc(size_t alignment, size_t n)
-{
-    return fails(MEMORY, ENOMEM) ? NULL : counted(__libc_memalign(alignment, n));
-}
-
-int posix_memalign(void **p, size_t alignment, size_t n)
-{
-    void *q = aligned_alloc(alignment, n);
-    if (q)
-        *p = q;
-    return q ? 0 : ENOMEM;
-}
-
-void free(void *p)
-{
-    if (p)
-        atomic_fetch_sub(&blocks, 1);
-    __libc_free(p);
-}
-
-void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
-{
-    moment();
-    return fails(MEMORY, ENOMEM) ? MAP_FAILED : REAL(mmap)(at, n, protection, flags, fd, offset);
-}
-
-/* ---- files ------------------------------------------------------------------------------------------------------- */
-
-static mode_t mode_of(int flags, va_list args)
-{
-    return flags & O_CREAT ? va_arg(args, mode_t) : 0;
-}
-
-int open(const char *path, int flags, ...)
-{
-    va_list args;
-    va_start(args, flags);
-    mode_t mode = mode_of(flags, args);
-    va_end(args);
-    return (flags & O_CREAT ? fails(WRITES, EIO) : read_fails(NULL)) ? -1 : REAL(open)(path, flags, mode);
-}
-
-int open64(const char *path, int flags, ...)
-{
-    va_list args;
-    va_start(args, flags);
-    mode_t mode = mode_of(flags, args);
-    va_end(args);
-    return open(path, flags, mode);
-}
-
-FILE *fopen(const char *path, const char *mode)
-{
-    return (mode[0] == 'r' ? read_fails(NULL) : fails(WRITES, EIO)) ? NULL : REAL(fopen)(path, mode);
-}
-
-ssize_t read(int fd, void *bytes, size_t n)
-{
-    return read_fails(&n) ? -1 : REAL(read)(fd, bytes, n);
-}
-
-/* Reading /proc/self/mem at 0 is EIO, which the stream then finds by itself. */
-size_t fread(void *restrict bytes, size_t size, size_t n, FILE *restrict f)
-{
-    if (read_fails(NULL)) {
-        int bad = REAL(open)("/proc/self/mem", O_RDONLY);
-        dup2(bad, fileno(f));
-        close(bad);
-    }
-    return REAL(fread)(bytes, size, n, f);
-}
-
-ssize_t copy_file_range(int in, off_t *from, int out, off_t *to, size_t n, unsigned flags)
-{
-    return read_fails(&n) ? -1 : REAL(copy_file_range)(in, from, out, to, n, flags);
-}
-
-int clock_gettime(clockid_t clock, struct timespec *t)
-{
-    moment();
-    return REAL(clock_gettime)(clock, t);
-}
-
-ssize_t pread(int fd, void *bytes, size_t n, off_t offset)
-{
-    return read_fails(&n) ? -1 : REAL(pread)(fd, bytes, n, offset);
-}
-
-int fstat(int fd, struct stat *info)
-{
-    return read_fails(NULL) ? -1 : REAL(fstat)(fd, info);
-}
-
-int stat(const char *restrict path, struct stat *restrict info)
-{
-    return read_fails(NULL) ? -1 : REAL(stat)(path, info);
-}
-
-ssize_t write(int fd, const void *bytes, size_t n)
-{
-    return fd != 2 && fails(WRITES, EIO) ? -1 : REAL(write)(fd, bytes, n);
-}
-
-ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
-{
-    return fails(WRITES, EIO) ? -1 : REAL(pwrite)(fd, bytes, n, offset);
-}
-
-int fsync(int fd)
-{
-    return fails(WRITES, EIO) ? -1 : REAL(fsync)(fd);
-}
-
-int ftruncate(int fd, off_t size)
-{
-    return fails(WRITES, EIO) ? -1 : REAL(ftruncate)(fd, size);
-}
-
-int pthread_create(pthread_t *restrict thread, const pthread_attr_t *restrict attributes, void *(*start)(void *),
-                   void *restrict argument)
-{
-    return fails(THREADS, EAGAIN) ? EAGAIN : REAL(pthread_create)(thread, attributes, start, argument);
-}
-
-/* ---- as a library ------------------------------------------------------------------------------------------------ */
-
-#ifndef ROOMS
-__attribute__((constructor)) static void begin(void)
-{
-    static const char *const names[] = {"",    "memory", "files", "stale",  "short",
-                                        "end", "cut",    "swap",  "writes", "threads"};
-    const char *name = getenv("FAULT_GROUP"), *at = getenv("FAULT_AT");
-    fail_at = at ? atol(at) : 0;
-    for (Group g = MEMORY; name && g <= THREADS; g++)
-        if (strcmp(name, names[g]) == 0)
-            group = g;
-}
-
-__attribute__((destructor)) static void end(void)
-{
-    const char *path = getenv("FAULT_COUNT");
-    long n = calls;
-    group = NONE;
-    FILE *f = path ? fopen(path, "w") : NULL;
-    if (f) {
-        fprintf(f, "%ld\n", n);
-        fclose(f);
-    }
-}
-#else
-
-/* ---- as a program ------------------------------------------------------------------------------------------------ */
-
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/edit.h"
-#include "checkpoint/patch.h"
-#include "generate/config.h"
-#include "generate/generate.h"
-#include "checkpoint/shards.h"
-#include "checkpoint/slice.h"
+#include "base/file.h"
 #include "base/threads.h"
 #include "base/unicode.h"
-#include "checkpoint/weights.h"
 #include "check.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/config.h"
+#include "checkpoint/edit.h"
+#include "checkpoint/patch.h"
+#include "checkpoint/shards.h"
+#include "checkpoint/slice.h"
+#include "checkpoint/weights.h"
+#include "generate/config.h"
+#include "generate/generate.h"
+#include "preload_faults.c"
 
 #define DEMO "tests/demo"
 
@@ -287,7 +34,7 @@ static Config config;
 static Model model;
 static Tokenizer *tokenizer;
 
-/* Each does one thing and gives back all it got. 0, or -1 with a sentence in err. */
+/* Each of these calls a function of a module and releases what it got. They return 0, or -1 and a sentence in err. */
 
 static int do_json(char err[512])
 {
@@ -495,7 +242,7 @@ static int do_split(char err[512])
     return status;
 }
 
-/* An edit that was cut off before can be undone. */
+/* Undo the edit that an earlier failure has cut off. */
 static void put_back(const char *path)
 {
     Checkpoint c;
@@ -558,7 +305,7 @@ static int do_patch(char err[512])
 static const struct {
     const char *name;
     int (*run)(char err[512]);
-} things[] = {{"json_parse", do_json},
+} operations[] = {{"json_parse", do_json},
               {"config_parse", do_config},
               {"generation_config_parse", do_generation},
               {"checkpoint_open", do_open},
@@ -578,11 +325,12 @@ static const struct {
               {"edit, undo", do_edit},
               {"patch", do_patch}};
 
-/* Every allocation of it fails in turn, or with many every step-th; then it succeeds again. */
+/* Make each allocation of the operation fail in turn (of more than 3,000 about 1,000 of them); without failures it must
+ * succeed before and after. Return how many failed. */
 static long try_all(const char *name, int (*run)(char err[512]))
 {
     char err[512];
-    run(err); /* what is only allocated once, by the C library, too */
+    run(err); /* the C library allocates some things only once */
     calls = fail_at = 0;
     group = MEMORY;
     check(run(err) == 0, "%s: %s", name, err);
@@ -629,16 +377,15 @@ int main(void)
 {
     long tried = 0;
     prepare();
-    for (size_t i = 0; i < sizeof things / sizeof *things; i++) {
-        long n = try_all(things[i].name, things[i].run);
-        printf("%s: %ld failing allocations\n", things[i].name, n);
+    for (size_t i = 0; i < COUNT_OF(operations); i++) {
+        long n = try_all(operations[i].name, operations[i].run);
+        printf("%s: %ld failing allocations\n", operations[i].name, n);
         tried += n;
     }
     char command[300];
     snprintf(command, sizeof command, "rm -rf %s", work);
     if (system(command) != 0)
         printf("%s is left\n", work);
-    printf("%ld failing allocations\n", tried);
-    return report("faults in rooms");
+    printf("%ld failing allocations in all\n", tried);
+    return report("failing_allocations");
 }
-#endif

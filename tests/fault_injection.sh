@@ -1,13 +1,14 @@
 #!/bin/sh
 # Memory runs out, files cannot be read or written, threads are refused; a network disk goes away, reads come short, the
-# model is cut or replaced by another while it is used: at each call in turn, in every room (tests/failing_allocations.c as a program)
-# and in the whole program (as a library for LD_PRELOAD). Whatever happens, a run ends with exit 0 and the right answer,
-# or with one sentence and exit 1 (diff: 2), never by a signal; with --json nothing is on standard output then; and no
-# half-written file is left.
+# model is cut or replaced while it is used. This happens at each call in turn, in the functions of each module
+# (failing_allocations.c) and in the whole program (preload_faults.c). Each run must end with exit 0 and the right
+# answer, or with one sentence and exit 1 (diff: 2), never by a signal. After an error nothing is on standard output
+# with --json, and no half-written file is left.
 #
-#     RUN=./run tests/fault_injection.sh [MOST]    MOST: faults of one kind in one command (150; more are spread over all calls)
+#     RUN=./run tests/fault_injection.sh [MOST]
 #
-# OBJECTS names the rooms' object files, if they are built already.
+# MOST is how many faults of one kind are tried in one command (150); where there are more calls, the faults are spread
+# over them. OBJECTS names the modules' object files, if they are built already.
 set -u
 : "${RUN:=./run}" "${CC:=cc}"
 most=${1:-150}
@@ -20,27 +21,28 @@ trap 'exit 1' INT TERM
 export LC_ALL=C HOME="$work/home"
 passed=0 failed=0 skipped=0 faults=0
 
-flags="-std=c11 -O1 -g -D_GNU_SOURCE -ffp-contract=off"
-# shellcheck disable=SC2046,SC2086
-if $CC $flags -DROOMS -o "$work/rooms" tests/failing_allocations.c ${OBJECTS:-$(ls ./*.c | grep -v '^\./run\.c$')} -lm -lpthread; then
-    "$work/rooms" >"$work/out" 2>&1
+flags="-std=c11 -O1 -g -I."
+modules=$(ls ./*.c base/*.c kernels/*.c tokenizer/*.c generate/*.c checkpoint/*.c | grep -v '^\./run\.c$')
+# shellcheck disable=SC2086
+if $CC $flags -o "$work/allocations" tests/failing_allocations.c ${OBJECTS:-$modules} -lm -lpthread; then
+    "$work/allocations" >"$work/out" 2>&1
     code=$?
-    grep -v '^faults in rooms' "$work/out"
+    grep -v '^failing_allocations:' "$work/out"
     if [ $code -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 else
     failed=$((failed + 1))
 fi
 
 # shellcheck disable=SC2086
-if ! $CC $flags -shared -fPIC -o "$work/faults.so" tests/failing_allocations.c 2>"$work/err" \
+if ! $CC $flags -shared -fPIC -o "$work/faults.so" tests/preload_faults.c 2>"$work/err" \
     || ! LD_PRELOAD="$work/faults.so" FAULT_COUNT="$work/count" "$RUN" --version >/dev/null 2>&1 || [ ! -s "$work/count" ]; then
-    echo "skipped: LD_PRELOAD is not to be had with this build"
-    echo "faults: $passed passed, $failed failed, $((skipped + 1)) skipped"
+    echo "skipped: LD_PRELOAD has no effect on this build"
+    echo "fault_injection: $passed passed, $failed failed, $((skipped + 1)) skipped"
     [ $failed -eq 0 ]
     exit
 fi
 
-fresh() { # the folder that a command works in
+fresh() { # make a new folder for the command to work in
     rm -rf "$work/box"
     mkdir "$work/box"
     cd "$work/box" || exit 1
@@ -54,12 +56,12 @@ complain() {
     good=0
 }
 
-answer() { # of the command just run: what it printed and wrote; times and free memory aside
+answer() { # what the last command printed and wrote, without times and free memory
     sed 's/"stats".*//; s/"memory_available":[0-9]*//' "$work/out"
     find . -type f ! -name model.safetensors ! -name other ! -name '*.undo' ! -path './*.json' | sort | xargs -r cksum
 }
 
-look() { # at how a run ended
+look() { # check how the run ended
     case $command in diff*) bad=2 ;; *) bad=1 ;; esac
     answer >"$work/answer"
     if cmp -s "$work/want" "$work/answer" || { [ "$group" = swap ] && cmp -s "$work/want.other" "$work/answer"; }; then
@@ -72,24 +74,24 @@ look() { # at how a run ended
     elif [ $code -ne $bad ]; then
         complain "exit $code"
     else
-        grep -q '^run' "$work/err" || complain "no sentence"
-        [ "$(grep -vc 'warning' "$work/err")" -le 3 ] || complain "many words"
-        case $command in *--json*) [ ! -s "$work/out" ] || complain "output in spite of an error" ;; esac
-        [ "$group" != short ] || complain "a short read is no error"
+        grep -q '^run' "$work/err" || complain "it says nothing"
+        [ "$(grep -vc 'warning' "$work/err")" -le 3 ] || complain "it says more than three lines"
+        case $command in *--json*) [ ! -s "$work/out" ] || complain "there is output, though it failed" ;; esac
+        [ "$group" != short ] || complain "it fails because a read came short"
     fi
     for left in *.part; do [ ! -e "$left" ] || complain "$left is left"; done
     [ ! -e model.safetensors.undo ] || [ $code -eq 0 ] || "$RUN" edit model.safetensors --undo -q >/dev/null 2>"$work/err" \
         || complain "what is left cannot be undone"
 }
 
-run() { # [FAULT_AT=N]: the command, with this fault
+run() { # run [FAULT_AT=N]: the command, with a fault at call N
     [ $# -eq 0 ] || set -- env "$1" LD_PRELOAD="$work/faults.so" FAULT_GROUP="$group" FAULT_COUNT="$work/count" \
         FAULT_FILE=model.safetensors FAULT_OTHER=other FAULT_BYTES="$length"
     eval "timeout 60 \"\$@\" $RUN $command" >"$work/out" 2>"$work/err" </dev/null
     code=$?
 }
 
-try() { # group command..
+try() { # try GROUP COMMAND
     group=${1%:*} length=${1#*:} command=$2 good=1 at=0 calls=0
     fresh
     mv other model.safetensors
@@ -111,7 +113,7 @@ try() { # group command..
         at=$((at + step)) n=$((n + 1))
     done
     faults=$((faults + n))
-    case $group$n in memory0 | stale0) complain "the library does not work" ;; esac
+    case $group$n in memory0 | stale0) complain "no call was counted" ;; esac
     echo "$command: $1: $n of $calls calls"
     if [ $good -eq 1 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 }
@@ -158,5 +160,5 @@ info . --stats
 tokenize "Once upon a time" -m . --json
 END
 echo "$faults faults in the program"
-echo "faults: $passed passed, $failed failed, $skipped skipped"
+echo "fault_injection: $passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]

@@ -1,13 +1,15 @@
-/* A library for LD_PRELOAD that lets calls which change files go wrong, for tests/test_crash.c.
+/* A library for LD_PRELOAD (cc -shared) that makes calls which change files go wrong, for test_crash.c.
  *
- * Calls are counted from 1: open() that creates, write, pwrite, ftruncate, copy_file_range, fsync, fdatasync,
- * rename, unlink, mkdir; writes to descriptors 0 to 2 aside. At number FAULT_AT happens what FAULT_KIND says:
- *     count   nothing; at the end FAULT_COUNT names a file that gets the number of calls
+ * These calls are counted, from 1: open() that creates, write, pwrite, ftruncate, copy_file_range, fsync, fdatasync,
+ * rename, unlink, mkdir; writes to descriptors 0 to 2 are not. At call number FAULT_AT happens what FAULT_KIND says:
+ *     count   nothing; at the end the number of calls is written into the file FAULT_COUNT
  *     kill    the process is killed before the call; after: right after it; half: in the middle of a write
- *     power   the process is killed, and what was not yet fsynced is lost. FAULT_POWER: 0 all of it; 1 only bytes
- *             of files; 2 only names in folders; 3 some of the bytes, by chance
- *     enospc, eio, eintr   the call fails; full: so do all after it that need room; short: a write writes half
- * fsync only notes what would be safe: the test need not wait for a disk.
+ *     power   the process is killed, and what was not yet fsynced is lost. FAULT_POWER: 0 all of it; 1 only bytes of
+ *             files; 2 only names in folders; 3 some of the bytes, chosen by chance
+ *     enospc, eio, eintr   the call fails
+ *     full    the call fails for want of space, and so do all later ones that need space
+ *     short   a write writes half of its bytes
+ * fsync() only notes what would be safe, so that tests need not wait for a disk.
  */
 #include "base/base.h"
 
@@ -24,7 +26,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The C library's own function, of the same type as the one that stands here for it. */
+/* The C library's own function, which the one defined here replaces. */
 #define REAL(name) ((__typeof__(&name))(uintptr_t)dlsym(RTLD_NEXT, #name))
 
 typedef enum { CREATE, WRITE, TRUNCATE, COPY, SYNC, RENAME, UNLINK, MKDIR } Call;
@@ -43,22 +45,22 @@ static long number(const char *name)
     return text ? atol(text) : 0;
 }
 
-/* ---- what is not safe yet ---------------------------------------------------------------------------------------- */
+/* ---- what is not yet on disk ---------------------------------------------------------------------------------------- */
 
-typedef enum { BYTES, SIZE, CREATED, RENAMED, REMOVED, MADE } What; /* names from CREATED on */
+typedef enum { BYTES, SIZE, CREATED, RENAMED, REMOVED, MADE } What; /* from CREATED on: a name in a folder */
 typedef struct Change Change;
 struct Change {
     What what;
     int fd;          /* of the file */
-    ino_t inode;     /* of the file, or of the folder that has the name */
-    off_t offset;    /* where bytes were written; the old size */
-    char *bytes;     /* that were there */
-    size_t n;        /* how many were */
-    char *from, *to; /* names */
-    char *saved;     /* another name of what was replaced or removed, or NULL */
+    ino_t inode;     /* of the file, or of the folder that holds the name */
+    off_t offset;    /* BYTES: where they were written; SIZE: the old size */
+    char *bytes;     /* [n], the old bytes */
+    size_t n;
+    char *from, *to; /* the old name and the new one */
+    char *saved;     /* a hard link to what was replaced or removed, or NULL */
     Change *before;
 };
-static Change *changes; /* the last one first */
+static Change *changes; /* latest first */
 
 static char *copy_of(const char *text)
 {
@@ -125,7 +127,7 @@ static void note_name(What what, const char *from, const char *to)
         c->saved = strdup(saved);
 }
 
-/* fsync of a file or of a folder: these changes are safe. */
+/* After fsync() of a file or folder: forget the changes that are now safe. */
 static void make_safe(int fd)
 {
     struct stat info;
@@ -197,19 +199,19 @@ static bool is_now(const char *k)
     return calls == number("FAULT_AT") && strcmp(kind(), k) == 0;
 }
 
-static bool needs_room(Call call)
+static bool needs_space(Call call)
 {
     return call != SYNC && call != UNLINK;
 }
 
-/* Counts the call. True if it must fail, with errno. */
+/* Count the call. Return true if it must fail, with errno set. */
 static bool begin(Call call)
 {
     calls++;
     if (is_now("kill") || is_now("power"))
         die();
     bool full = strcmp(kind(), "full") == 0 && number("FAULT_AT") > 0 && calls >= number("FAULT_AT");
-    if ((is_now("enospc") || full) && needs_room(call)) {
+    if ((is_now("enospc") || full) && needs_space(call)) {
         errno = ENOSPC;
         return true;
     }
@@ -242,7 +244,7 @@ __attribute__((destructor)) static void write_count(void)
 
 /* ---- the calls --------------------------------------------------------------------------------------------------- */
 
-/* As many of n bytes as this call shall write. */
+/* How many of n bytes this call writes. */
 static size_t part_of(size_t n)
 {
     return (is_now("short") || is_now("half")) && n > 1 ? n / 2 : n;

@@ -1,6 +1,6 @@
-/* Crash tests: the program is killed, loses power, or finds the disk full or failing, at each call that changes a
- * file, while it edits, undoes, masks, patches, splits and merges. tests/preload_crashes.c makes that happen. After each run
- * the files must be as before, as after, or there is a journal that brings back what was before, to the byte.
+/* Crash tests: at each call that changes a file, the program is killed, loses power, or finds the disk full or failing,
+ * while it edits, undoes, masks, patches, splits and merges (preload_crashes.c makes that happen). After each run the
+ * files must be as before or as after, or there is a journal that brings back what was before, to the byte.
  */
 #include "base/base.h"
 
@@ -516,7 +516,7 @@ static bool build_library(void)
     char command[512];
     const char *cc = getenv("CC");
     snprintf(library, sizeof library, "%s/preload_crashes.so", folder);
-    snprintf(command, sizeof command, "%s -std=c11 -O1 -shared -fPIC -o %s tests/preload_crashes.c -ldl 2>/dev/null",
+    snprintf(command, sizeof command, "%s -std=c11 -O1 -shared -fPIC -I. -o %s tests/preload_crashes.c -ldl 2>/dev/null",
              cc && *cc ? cc : "cc", library);
     return system(command) == 0;
 }
