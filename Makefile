@@ -93,10 +93,10 @@ valgrind: $(LIGHT:%=$(BUILD)/tests/test_%)
 		valgrind -q --error-exitcode=9 --leak-check=full $$own $(BUILD)/tests/test_$$t || exit 1; \
 	done
 
-# fuzz.c stands for run.c and has commands/tokenize.c in it.
+# fuzz.c stands for run.c and has commands/tokenize.c in it. FUZZER: -fsanitize=fuzzer where clang has it.
 FUZZ_OBJECTS = $(filter-out $(BUILD)/run.o $(BUILD)/commands/tokenize.o,$(OBJECTS))
 $(BUILD)/tests/fuzz: $(BUILD)/tests/fuzz.o $(FUZZ_OBJECTS)
-	$(CC) $(FLAGS) $(LDFLAGS) -Wl,--wrap=exit -o $@ $^ $(LIBS)
+	$(CC) $(FLAGS) $(LDFLAGS) $(FUZZER) -Wl,--wrap=exit -o $@ $^ $(LIBS)
 
 fuzz:
 	FUZZ_SECONDS=$(FUZZ_SECONDS) MAKE="$(MAKE)" tests/fuzz.sh

@@ -17,6 +17,7 @@
 
 #include "base/sha256.h"
 #include "base/unicode.h"
+#include "checkpoint/config.h"
 #include "checkpoint/edit.h"
 #include "checkpoint/journal.h"
 #include "checkpoint/number.h"
@@ -25,6 +26,7 @@
 #include "checkpoint/weights.h"
 #include "commands/slice.h"
 #include "commands/tokenize.c"
+#include "generate/config.h"
 
 #define MOST 8192 /* bytes of an input */
 

@@ -1,25 +1,29 @@
 """Whatever a .safetensors file says, our verdict equals the reference library's, and so do names, dtypes, shapes and
 bytes of the tensors.
 
-    python3 tests/safetensors_verdicts.py [MUTATIONS [SEED]]      VERDICTS names tests/safetensors_verdicts.c, built
+    python3 tests/safetensors_verdicts.py [MUTATIONS [SEED]]      VERDICTS names safetensors_verdicts.c, built
 
-Both read the corpus (tests/fuzz/safetensors, and GOLDEN's files) and 100,000 mutations of it.
+Both read the fuzzer's seeds (tests/fuzz/safetensors.tar and patch.tar), GOLDEN's files, and 100,000 mutations of them.
 """
-import glob, json, os, random, struct, subprocess, sys, tempfile
+import glob, json, os, random, struct, subprocess, sys, tarfile, tempfile
 
 from safetensors import SafetensorError, deserialize
 
+MODULES = ". base kernels tokenizer generate checkpoint".split() # folders
 WORDS = [b"0", b"-1", b"-0", b"1.0", b"1e0", b"18446744073709551615", b"18446744073709551616", b"4294967296", b'"', b"\\u0000",
          b"\\ud800", b"{}", b"[]", b"null", b"\xff", b",", b":", b"]", b"}", b" ", b"\n", b"__metadata__", b'"F32"',
          b'"F4"', b'"F64"', b"9223372036854775808", b'"dtype"', b'"shape"', b'"data_offsets"', b"\x00"]
 
 
 def corpus():
-    folders = ["tests/fuzz/safetensors", "tests/fuzz/patch"]
+    seeds = []
+    for archive in "tests/fuzz/safetensors.tar", "tests/fuzz/patch.tar":
+        with tarfile.open(archive) as tar:
+            seeds += [tar.extractfile(member).read() for member in tar]
     if os.environ.get("GOLDEN"):
-        folders.append(os.environ["GOLDEN"] + "/given/safetensors")
-    paths = [p for f in folders for p in sorted(glob.glob(f + "/*")) if not p.endswith(".json")]
-    return [open(p, "rb").read() for p in paths]
+        paths = sorted(glob.glob(os.environ["GOLDEN"] + "/given/safetensors/*"))
+        seeds += [open(p, "rb").read() for p in paths if not p.endswith(".json")]
+    return seeds
 
 
 def mutate_bytes(r, b, seeds):
@@ -136,8 +140,8 @@ def build(folder):
     if program:
         return program
     program = folder + "/safetensors_verdicts"
-    sources = [f for f in glob.glob("*.c") if f != "run.c"]
-    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-g", "-D_GNU_SOURCE", "-ffp-contract=off", "-o", program,
+    sources = [f for folder in MODULES for f in glob.glob(folder + "/*.c") if f != "./run.c"]
+    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O2", "-g", "-I.", "-o", program,
                     "tests/safetensors_verdicts.c", *sources, "-lm", "-lpthread"], check=True)
     return program
 
