@@ -28,7 +28,7 @@ one() { # runs a test, shows what it prints, notes a crash as a failure
 for program; do
     one ${EMULATOR-} "$program"
 done
-for script in layout cli checkpoint_commands chat download; do
+for script in layout chapter cli checkpoint_commands chat download; do
     case " ${WITHOUT-} ${EMULATOR:+emulated-$script}" in
     *" $script "*) ;;
     *" emulated-checkpoint_commands" | *" emulated-chat")
