@@ -383,6 +383,26 @@ static void test_at_offsets(void)
     close(reading);
 }
 
+/* Advice about pages changes no byte of a mapped file. */
+static void test_advice(void)
+{
+    enum { N = 300000 };
+    static unsigned char bytes[N];
+    for (size_t i = 0; i < N; i++)
+        bytes[i] = (unsigned char)(i % 251);
+    write_bytes(in_folder("mapped"), bytes, N);
+    int fd = open(in_folder("mapped"), O_RDONLY);
+    unsigned char *mapped = mmap(NULL, N, PROT_READ, MAP_PRIVATE, fd, 0);
+    check(mapped != MAP_FAILED, "%s", strerror(errno));
+    file_expect_all(mapped, N);
+    check(memcmp(mapped, bytes, N) == 0, "before");
+    file_release_pages(mapped + 5, 3); /* no whole page */
+    file_release_pages(mapped + 100, N - 200);
+    check(memcmp(mapped, bytes, N) == 0, "released pages return when they are touched");
+    munmap(mapped, N);
+    close(fd);
+}
+
 /* ---- copying and new files --------------------------------------------------------------------------------------- */
 
 static int stop_at_once(void *context, uint64_t bytes)
@@ -523,6 +543,7 @@ int main(void)
     test_refused_files();
     test_reading();
     test_at_offsets();
+    test_advice();
     test_copying();
     test_new_files();
     test_holes();

@@ -579,6 +579,11 @@ static void test_threads(void)
         safetensors_close(&st);
     }
     threads_stop();
+    SafetensorsFile st;
+    check(open_tensor(&st, "I16", shape, data, n * 2, 0) == 0, "%s", st.error);
+    check(!safetensors_load_float(&st, "t") && strstr(st.error, "tensor \"t\": is I16; only"),
+          "many numbers of another type: %s", st.error);
+    safetensors_close(&st);
     free(one);
     free(data);
 }

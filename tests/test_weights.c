@@ -9,6 +9,7 @@
 #include "check.h"
 #include "checkpoint/weights.h"
 #include "failing_calls.h"
+#include "kernels/quantize.h"
 #include "model_files.h"
 
 static char path[300]; /* the file that most tests write */
@@ -305,6 +306,34 @@ static void test_same_names(bool tied)
     safetensors_close(&st);
 }
 
+/* safetensors_load_weights() alone, which counts the numbers of each tensor and leaves shapes to weights_load(). */
+static void test_refused_without_shapes(void)
+{
+    static const struct {
+        size_t field, size;
+        const char *words;
+    } cases[] = {
+        {offsetof(Config, vocab_size), VOCAB + 1, "has 320 numbers, but config.json asks for 352"},
+        {offsetof(Config, dim), DIM - 1, "has 320 numbers, but config.json asks for 310"},
+        {offsetof(Config, hidden_dim), HIDDEN - 1, "has 2048 numbers, but config.json asks for 2016"},
+        {offsetof(Config, kv_dim), KV + 2, "has 384 numbers, but config.json asks for 448"},
+        {offsetof(Config, n_layers), LAYERS + 1, "there is no tensor \"model.layers.2.input_layernorm.weight\""},
+    };
+    SafetensorsFile st;
+    write_weights(path, &(Making){.dtypes = {"BF16"}});
+    open_file(&st, path);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        TransformerWeights w = {0};
+        Config config = config_of(false);
+        memcpy((char *)&config + cases[i].field, &cases[i].size, sizeof cases[i].size);
+        check(safetensors_load_weights(&st, &config, &w) != 0 && strstr(st.error, cases[i].words), "case %zu: %s", i,
+              st.error);
+        check(!w.storage && !w.q && !w.norm && !w.token_embedding_table, "case %zu: w stays zeroed", i);
+        weights_free(&w);
+    }
+    safetensors_close(&st);
+}
+
 /* Each allocation fails in turn. */
 static void test_weights_without_memory(WeightMode mode, const char *dtype)
 {
@@ -325,6 +354,30 @@ static void test_weights_without_memory(WeightMode mode, const char *dtype)
         weights_free(&w);
     }
     safetensors_close(&st);
+}
+
+/* Bytes of the copy that each mode makes: vectors as float32, matrices as weights_type() says. */
+static void test_copy_bytes(void)
+{
+    Config config = config_of(false);
+    Wanted list[COUNT];
+    list_model(list);
+    for (int mode = MODE_F32; mode <= MODE_Q4; mode++) {
+        uint64_t bytes = 0;
+        for (size_t k = 0; k < COUNT; k++) {
+            const Wanted *t = &list[k];
+            WeightType type = weights_type((WeightMode)mode, DTYPE_BF16, t->layer >= 0);
+            if (t->cols && (type == WEIGHT_Q8 || type == WEIGHT_Q4))
+                bytes += quantized_size(type, t->rows, t->cols);
+            else if (mode != MODE_BF16)
+                bytes += 4 * t->rows * (t->cols ? t->cols : 1);
+        }
+        check(weights_copy_bytes(&config, (WeightMode)mode) == bytes, "mode %d: %zu bytes", mode, (size_t)bytes);
+    }
+    config.hidden_dim = 65;
+    check(weights_copy_bytes(&config, MODE_Q8) == UINT64_MAX, "rows that are not made of groups of 32");
+    config.hidden_dim = (size_t)1 << 59;
+    check(weights_copy_bytes(&config, MODE_F32) == UINT64_MAX, "beyond 64 bits");
 }
 
 /* The pages of [p, p + n) that this process holds, of those that lie within it as a whole; -1: the system doesn't say.
@@ -514,13 +567,20 @@ static void test_refused_weights(void)
     Wanted list[COUNT];
     list_model(list);
     for (size_t k = 0; k < COUNT; k++) {
+        const Wanted *t = &list[k];
         SafetensorsFile st;
         TransformerWeights w;
-        char words[100];
-        snprintf(words, sizeof words, ": there is no tensor \"%.63s\"", list[k].name);
-        check(load(&st, &w, &(Making){.dtypes = {"F16"}, .missing = list[k].name}, MODE_F32, false) != 0 &&
+        char words[100], shape[64];
+        snprintf(words, sizeof words, ": there is no tensor \"%.63s\"", t->name);
+        check(load(&st, &w, &(Making){.dtypes = {"F16"}, .missing = t->name}, MODE_F32, false) != 0 &&
                   strstr(st.error, words),
               "%s, not %s", st.error, words);
+        safetensors_close(&st);
+        snprintf(shape, sizeof shape, t->cols ? "[%zu,%zu,1]" : "[%zu,1]", t->rows, t->cols);
+        snprintf(words, sizeof words, "is %s, but config.json asks for", shape);
+        check(load(&st, &w, &(Making){.dtypes = {"F16"}, .bad = t->name, .bad_shape = shape}, MODE_F32, false) != 0 &&
+                  strstr(st.error, words),
+              "%s: %s", t->name, st.error);
         safetensors_close(&st);
     }
     SafetensorsFile st;
@@ -549,11 +609,13 @@ int main(void)
     test_weights_without_memory(MODE_F32, "BF16");
     test_weights_without_memory(MODE_BF16, "BF16"); /* vectors */
     test_weights_without_memory(MODE_Q8, "F64");
+    test_copy_bytes();
     test_release(false);
     test_release(true);
     test_loading_progress();
     test_shards();
     test_refused_weights();
+    test_refused_without_shapes();
     remove_folder();
     return report("weights");
 }
