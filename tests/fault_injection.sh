@@ -87,7 +87,7 @@ look() { # check how the run ended
 run() { # run [FAULT_AT=N]: the command, with a fault at call N
     [ $# -eq 0 ] || set -- env "$1" LD_PRELOAD="$work/faults.so" FAULT_GROUP="$group" FAULT_COUNT="$work/count" \
         FAULT_FILE=model.safetensors FAULT_OTHER=other FAULT_BYTES="$length"
-    eval "timeout 60 \"\$@\" $RUN $command" >"$work/out" 2>"$work/err" </dev/null
+    eval "timeout 60 \"\$@\" \"\$RUN\" $command" >"$work/out" 2>"$work/err" </dev/null
     code=$?
 }
 
@@ -135,7 +135,7 @@ tokenize "Once upon a time" -m . --json
 logits "Once upon" -m . -t 1 --json -q
 explain "Once upon" -m . --json -q
 perplexity config.json -m . --json -q
-diff model.safetensors $demo/model.safetensors --json
+diff model.safetensors "$demo/model.safetensors" --json
 edit model.safetensors --tensor model.norm.weight --set 1
 split model.safetensors parts --max-shard-size 1MB
 merge model.safetensors new.safetensors
@@ -153,7 +153,7 @@ generate "Once upon" -m . -n 3 --greedy --json -w bf16 -t 2 -q
 generate "Once upon" -m . -n 3 --greedy --json -w q8 --no-mmap -t 1 -q
 perplexity config.json -m . -w bf16 --json -q
 hash model.safetensors
-diff model.safetensors $demo/model.safetensors
+diff model.safetensors "$demo/model.safetensors"
 split . parts --by-layer
 merge model.safetensors new.safetensors
 info . --stats
