@@ -79,14 +79,14 @@ tsan:
 
 # Without the tests that have a malloc() and an mmap() of their own: json, safetensors, weights. The others use these
 # modules as well.
-TRACED = attention base checkpoint edit matmul net number sample sha256 shards slice threads tokenizer unicode
+TRACED = attention base checkpoint edit matmul net number sample sha256 slice split threads tokenizer unicode
 msan:
 	$(MAKE) BUILD=build-msan CC=clang EXTRA="$(CHECKED) -fsanitize=memory" $(TRACED:%=build-msan/tests/test_%)
 	for t in $(TRACED); do build-msan/tests/test_$$t || exit 1; done
 
 # The tests that take valgrind no more than minutes. Those with a malloc() of their own must keep it.
 OWN_MALLOC = json safetensors weights
-LIGHT = base checkpoint edit number sample sha256 shards slice threads tokenizer unicode $(OWN_MALLOC)
+LIGHT = base checkpoint edit number sample sha256 slice split threads tokenizer unicode $(OWN_MALLOC)
 valgrind: $(LIGHT:%=$(BUILD)/tests/test_%)
 	for t in $(LIGHT); do \
 		case " $(OWN_MALLOC) " in *" $$t "*) own=--soname-synonyms=somalloc=nouserintercepts ;; *) own= ;; esac; \

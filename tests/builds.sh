@@ -1,11 +1,11 @@
 #!/bin/sh
-# Other ways to build. Most are compared with ./run by the text that a seed gives: the bare compiler command, clang, musl,
-# a static binary, aarch64 under qemu, a 32-bit machine, a folder with spaces in its name. macOS and FreeBSD are only
-# compiled and linked; a big-endian machine must be refused. Also what make install puts where, and whether new flags
-# make everything new.
+# Other ways to build. Most are compared with ./run by the text that a seed gives: the bare compiler command, clang,
+# musl, a static binary, aarch64 under qemu, a 32-bit machine, a folder with spaces in its name. macOS and FreeBSD are
+# only compiled and linked; a big-endian machine must be refused. Also what make install puts where, and whether new
+# flags make everything new.
 #
-# What is missing on this machine is counted as skipped. ZIG names Zig's compiler, which brings other systems' headers and
-# libraries (python3 -m pip install ziglang).
+# What is missing on this machine is counted as skipped. ZIG names Zig's compiler, which brings other systems' headers
+# and libraries (python3 -m pip install ziglang).
 set -u
 passed=0 failed=0 skipped=0
 good() { passed=$((passed + 1)); echo "builds: $* ok"; }
@@ -103,7 +103,8 @@ fi
 
 # Other flags make everything new, the same flags nothing.
 built() { # built FLAGS: how many files make compiles
-    $MAKE -s BUILD="$work/flags" CFLAGS="$1" "$work/flags/base/base.o" "$work/flags/kernels/attention.o" | grep -c '^  cc '
+    $MAKE -s BUILD="$work/flags" CFLAGS="$1" "$work/flags/base/base.o" "$work/flags/kernels/attention.o" |
+        grep -c '^  cc '
 }
 if [ "$(built -O0) $(built -O0) $(built -O1)" = "2 0 2" ]; then good "changed flags"; else bad "changed flags"; fi
 

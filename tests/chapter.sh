@@ -1,7 +1,7 @@
 #!/bin/sh
-# The code that the book's chapter shows is what runs: with the default weights, breakpoints on its functions are hit as
-# often as the text says, once for the whole, once for each tensor outside of the layers, once for each kind of tensor in
-# them. Needs gdb, and a program with debugging information.
+# The code that the book's chapter shows is what runs: with the default weights, breakpoints on its functions are hit
+# as often as the text says, once for the whole, once for each tensor outside of the layers, once for each kind of
+# tensor in them. Needs gdb, and a program with debugging information.
 #
 #     RUN=./run tests/chapter.sh
 set -u
@@ -44,7 +44,8 @@ done
 echo run >>"$work/commands"
 
 hits f32
-grep -q '^hit forward$' "$work/hits" || finish 1 "gdb cannot stop this program: $(grep -v '^Breakpoint' "$work/hits" | tail -n 1)"
+grep -q '^hit forward$' "$work/hits" ||
+    finish 1 "gdb cannot stop this program: $(grep -v '^Breakpoint' "$work/hits" | tail -n 1)"
 is f32 safetensors_load_weights 1
 is f32 safetensors_load_float 2 # the embedding, which is the head as well, and the norm
 is f32 load_layered 12

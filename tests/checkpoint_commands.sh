@@ -1,6 +1,7 @@
 #!/bin/sh
-# Checkpoints as data, from outside: models of 72B's size in sparse files, full disks, read-only files, two editors, killed
-# writers; then tests/checkpoint_reference.py, which compares with NumPy, safetensors and transformers where $PYTHON (python3) has them.
+# The commands that read and write checkpoints as data (info, edit, diff, split, merge, hash): a model of 72B's size
+# in sparse files, full disks, read-only files, two editors, killed writers. Then checkpoint_reference.py compares
+# them with NumPy, safetensors and transformers, if PYTHON (python3) has these.
 set -u
 : "${RUN:=./run}"
 case $RUN in /*) ;; *) RUN=$(pwd)/$RUN ;; esac
@@ -16,10 +17,10 @@ passed=0 failed=0 skipped=0
 good() { passed=$((passed + 1)); }
 bad() { failed=$((failed + 1)); echo "checkpoint_commands: $*"; }
 skip() { skipped=$((skipped + 1)); echo "skipped: $*"; }
-is() { # what got expected
+is() { # is WHAT GOT EXPECTED
     if [ "$2" = "$3" ]; then good; else bad "$1: got \"$2\", expected \"$3\""; fi
 }
-says() { # what pattern command..: the command fails with 1 and says something of that kind
+says() { # says WHAT WORDS COMMAND..: the command must exit with 1 and say these words
     what=$1 pattern=$2
     shift 2
     said=$("$@" 2>&1 >/dev/null)
@@ -27,12 +28,11 @@ says() { # what pattern command..: the command fails with 1 and says something o
     [ $code -eq 1 ] || bad "$what: exit $code"
     case $said in *"$pattern"*) good ;; *) bad "$what: it said \"$said\"" ;; esac
 }
-same() { # what a b
+same() { # same WHAT FILE FILE
     if cmp -s "$2" "$3"; then good; else bad "$1: $2 and $3 differ"; fi
 }
 
-# A .safetensors file of that header and as many bytes of data, all of them a hole.
-sparse() { # file header bytes
+sparse() { # sparse FILE HEADER BYTES: a .safetensors file of that header, whose data is a hole
     n=$(printf %s "$2" | wc -c | tr -d ' ')
     pad=$((7 - (n + 7) % 8))
     n=$((n + pad))
@@ -45,7 +45,7 @@ sparse() { # file header bytes
     dd if=/dev/null of="$1" bs=1 count=0 seek=$((8 + n + $3)) 2>/dev/null
 }
 
-# ---- a model of 72B's size: 145 GB in six shards, nearly no blocks on disk ----
+# ---- a model of 72B's size: 145 GB in six shards, with hardly a block on disk ----
 
 rows=152064 wide=8192 inner=29568
 mkdir big
@@ -155,7 +155,7 @@ else
     skip "no flock"
 fi
 
-# an edit that was cut off: the journal says so, and every command that opens the file does
+# after an edit that was cut off, the journal says so, and so does every command that opens the file
 "$RUN" edit m.safetensors --tensor model.norm.weight --set 1 -q >/dev/null
 printf '\001' | dd of=m.safetensors.undo bs=1 seek=8 conv=notrunc 2>/dev/null
 says "an edit after one that was cut off" "--undo" "$RUN" edit m.safetensors --tensor model.norm.weight --set 1
@@ -164,7 +164,7 @@ for command in "info" "generate -n 1 --ids 1 -q -m" "hash"; do
 done
 "$RUN" edit m.safetensors --undo >/dev/null && same "undo of an edit that was cut off" m.safetensors before.safetensors
 
-# many 16-bit numbers are computed by a table of their values, few one by one: the same
+# many 16-bit numbers are computed by a table of their values, few of them one by one, with the same result
 for part in 0:939 939:1878 1878:; do
     "$RUN" edit m.safetensors --tensor model.embed_tokens.weight --slice $part --scale 1.01 -q >/dev/null
 done
@@ -174,7 +174,7 @@ same "by table and one by one" m.safetensors table.safetensors
 cp before.safetensors m.safetensors
 rm -f m.safetensors.undo
 
-# output over input, by whatever name
+# the output must not replace the input, by whatever name
 ln m.safetensors hard.safetensors
 ln -s m.safetensors soft.safetensors
 for name in m hard soft; do
@@ -219,7 +219,7 @@ else
     skip "no sha256sum"
 fi
 
-# killed while it writes a large file: nothing under the final name, the input whole
+# killed while it writes a large file: nothing has the final name, and the input is whole
 sparse large.safetensors '{"a":{"dtype":"U8","shape":[400000000],"data_offsets":[0,400000000]}}' 400000000
 dd if=/dev/zero of=large.safetensors bs=1048576 count=380 seek=1 conv=notrunc 2>/dev/null
 "$RUN" merge large.safetensors copy.safetensors >/dev/null 2>&1 &

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checkpoints as data against the reference: NumPy and safetensors, and torch and transformers where they are. RUN names the
-program, GOLDEN the larger test data. The closing line counts as those of the other tests do."""
+"""The commands on checkpoints compared with the reference: NumPy and safetensors, and torch and transformers if they are
+installed. RUN names the program, GOLDEN the larger test data. checkpoint_commands.sh runs this and adds up its counts."""
 import hashlib
 import json
 import math
@@ -395,7 +395,8 @@ def test_split(work):
 
 
 def test_golden(work):
-    """Every file that the reference accepts goes through split, merge and hash; the results are accepted, with the same tensors."""
+    """Every file that the reference accepts goes through split, merge and hash. The reference must accept the results,
+    with the same tensors."""
     folder = os.path.join(os.environ.get("GOLDEN") or "/nonexistent", "given", "safetensors")
     if not os.path.isdir(folder):
         skip("no GOLDEN data of files that the reference accepts")

@@ -1,6 +1,5 @@
-/* Makes calls of the C library fail: what is defined here comes before the library's functions in a program that
- * includes this. Allocations fail with glibc and without sanitizers only, which have their own: see ALLOCATIONS_FAIL.
- */
+/* Makes calls of the C library fail: in a program that includes this, the functions defined here take the place of the
+ * library's. Allocations fail only with glibc and without sanitizers, which bring their own: see ALLOCATIONS_FAIL. */
 #ifndef FAILING_CALLS_H
 #define FAILING_CALLS_H
 
@@ -19,12 +18,12 @@ typedef enum { ALLOCATION, MMAP, FSTAT, PREAD } FailingCall;
 
 static struct {
     FailingCall call;
-    long left; /* calls until one fails; 0: none will */
+    long left; /* calls until one fails; 0 if none will */
     int error; /* 0: a pread() that fails is at the end of the file */
 } failing;
 static size_t pread_most = SIZE_MAX; /* bytes that one pread() reads */
 
-/* The at-th of the calls from now on fails, at counted from 1; a later call takes the place of an earlier. */
+/* From now on, let call number `at` fail, counted from 1. Replaces an earlier request. */
 static inline void fail_call(FailingCall call, long at, int error)
 {
     failing.call = call;
@@ -32,7 +31,7 @@ static inline void fail_call(FailingCall call, long at, int error)
     failing.error = error;
 }
 
-/* True if the call has failed by now. No other will. */
+/* Has the call failed by now? From here on none will. */
 static inline bool call_failed(void)
 {
     bool failed = failing.left == 0;

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Memory runs out, files cannot be read or written, threads are refused; a network disk goes away, reads come short, the
-# model is cut or replaced while it is used. This happens at each call in turn, in the functions of each module
+# Memory runs out, files cannot be read or written, threads are refused; a network disk goes away, reads come short,
+# the model is cut or replaced while it is used. This happens at each call in turn, in the functions of each module
 # (failing_allocations.c) and in the whole program (preload_faults.c). Each run must end with exit 0 and the right
 # answer, or with one sentence and exit 1 (diff: 2), never by a signal. After an error nothing is on standard output
 # with --json, and no half-written file is left.
 #
 #     RUN=./run tests/fault_injection.sh [MOST]
 #
-# MOST is how many faults of one kind are tried in one command (150); where there are more calls, the faults are spread
-# over them. OBJECTS names the modules' object files, if they are built already.
+# MOST is how many faults of one kind are tried in one command (150); where there are more calls, the faults are
+# spread over them. OBJECTS names the modules' object files, if they are built already.
 set -u
 : "${RUN:=./run}" "${CC:=cc}"
 most=${1:-150}
@@ -34,8 +34,9 @@ else
 fi
 
 # shellcheck disable=SC2086
-if ! $CC $flags -shared -fPIC -o "$work/faults.so" tests/preload_faults.c 2>"$work/err" \
-    || ! LD_PRELOAD="$work/faults.so" FAULT_COUNT="$work/count" "$RUN" --version >/dev/null 2>&1 || [ ! -s "$work/count" ]; then
+if ! $CC $flags -shared -fPIC -o "$work/faults.so" tests/preload_faults.c 2>"$work/err" ||
+    ! LD_PRELOAD="$work/faults.so" FAULT_COUNT="$work/count" "$RUN" --version >/dev/null 2>&1 ||
+    [ ! -s "$work/count" ]; then
     echo "skipped: LD_PRELOAD has no effect on this build"
     echo "fault_injection: $passed passed, $failed failed, $((skipped + 1)) skipped"
     [ $failed -eq 0 ]
@@ -80,8 +81,8 @@ look() { # check how the run ended
         [ "$group" != short ] || complain "it fails because a read came short"
     fi
     for left in *.part; do [ ! -e "$left" ] || complain "$left is left"; done
-    [ ! -e model.safetensors.undo ] || [ $code -eq 0 ] || "$RUN" edit model.safetensors --undo -q >/dev/null 2>"$work/err" \
-        || complain "what is left cannot be undone"
+    [ ! -e model.safetensors.undo ] || [ $code -eq 0 ] ||
+        "$RUN" edit model.safetensors --undo -q >/dev/null 2>"$work/err" || complain "what is left cannot be undone"
 }
 
 run() { # run [FAULT_AT=N]: the command, with a fault at call N

@@ -4,14 +4,14 @@
 #     tests/fuzz.sh [ENTRY..]              all entries, or these; `build-fuzz/tests/fuzz` lists them
 #     tests/fuzz.sh add ENTRY FILE..       more seeds for an entry
 #
-# With clang, libFuzzer looks for input that reaches new code; without, fuzz.c has a mutation loop of its own. Both start
-# from the seeds in tests/fuzz/ENTRY.tar, which are unpacked into build-fuzz/seeds/ENTRY. Input that breaks something is
-# kept in build-fuzz/found/; to try it again: build-fuzz/tests/fuzz ENTRY FILE -runs=1.
+# With clang, libFuzzer looks for input that reaches new code; without, fuzz.c has a mutation loop of its own. Both
+# start from the seeds in tests/fuzz/ENTRY.tar, which are unpacked into build-fuzz/seeds/ENTRY. Input that breaks
+# something is kept in build-fuzz/found/; to try it again: build-fuzz/tests/fuzz ENTRY FILE -runs=1.
 #
 # To add a seed (an input that once broke something, or that shows the fuzzer a new form): `tests/fuzz.sh add json
-# FILE`, and commit tests/fuzz/json.tar. Each seed is named by its SHA-1, as libFuzzer names them; at most 8192 bytes are
-# read. Adding needs GNU tar, which writes the same archive for the same seeds. A new entry needs a line in fuzz.c and
-# its name below.
+# FILE`, and commit tests/fuzz/json.tar. Each seed is named by its SHA-1, as libFuzzer names them; at most 8192 bytes
+# are read. Adding needs GNU tar, which writes the same archive for the same seeds. A new entry needs a line in fuzz.c
+# and its name below.
 #
 # Then the verdicts of the reference library `safetensors` are compared with ours (safetensors_verdicts.py), if
 # REFERENCE_PYTHON (python3) has it.
@@ -54,8 +54,8 @@ $MAKE -s BUILD=$build KERNELS=-fno-sanitize=all EXTRA="$checks" $set_up $build/t
     $build/tests/safetensors_verdicts || exit 1
 
 passed=0 failed=0 skipped=0 total=0
-[ $# -gt 0 ] || set -- json safetensors index slice number config generation tokenizer vocab template text jsonl options \
-    journal patch
+[ $# -gt 0 ] || set -- json safetensors index slice number config generation tokenizer vocab template text jsonl \
+    options journal patch
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}allocator_may_return_null=1"
 for entry; do
     unpack "$entry" || exit 1

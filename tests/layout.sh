@@ -35,7 +35,7 @@ BEGIN {
 }
 function module_of(path) { sub(/[.\/].*/, "", path); return path }
 function without_extension(path) { sub(/\.[ch]$/, "", path); return path }
-function is_internal(path) { return path ~ /internal\.h$|_kernels\.h$/ }
+function is_internal(path) { return path ~ /internal\.h$|lanes[a-z_]*\.h$|_kernels\.h$/ }
 function verdict(good, words) { print good ? "good" : "bad " words }
 FNR == 1 { first = 1; own[FILENAME] = 1 }
 /^#include "/ {
@@ -113,7 +113,8 @@ only_in 'run\.c|commands/[a-z_]*\.[ch]' \
     '(^|[^_[:alnum:]])(v?printf|puts|putchar|perror|exit|_exit|_Exit|quick_exit|abort)\(|stderr|stdout' \
     'only run.c and commands/ may print or end the program'
 only_in 'base/base\.h' \
-    '# *define +_[A-Z_]*SOURCE|# *define +(_FILE_OFFSET_BITS|_LARGEFILE|__BSD_VISIBLE)' 'a feature macro outside of base/base.h'
+    '# *define +_[A-Z_]*SOURCE|# *define +(_FILE_OFFSET_BITS|_LARGEFILE|__BSD_VISIBLE)' \
+    'a feature macro outside of base/base.h'
 only_in 'base/base\.h' 'FP_CONTRACT|fp-contract|pragma GCC optimize' 'FP_CONTRACT is switched in base/base.h'
 count=$(grep -cE ':(static )?int fail\(.*[^;]$' "$work/code")
 [ "$count" -eq 1 ] && good || bad "fail() has $count definitions"

@@ -45,7 +45,7 @@ static long number(const char *name)
     return text ? atol(text) : 0;
 }
 
-/* ---- what is not yet on disk ---------------------------------------------------------------------------------------- */
+/* ---- what is not yet on disk ------------------------------------------------------------------------------------- */
 
 typedef enum { BYTES, SIZE, CREATED, RENAMED, REMOVED, MADE } What; /* from CREATED on: a name in a folder */
 typedef struct Change Change;

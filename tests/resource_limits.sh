@@ -1,6 +1,6 @@
 #!/bin/sh
-# Machines that are short of something: address space, file size, open files, stack, /proc, a folder that can be
-# written, half a CPU. The program works, or says in one sentence what is missing, and never ends by a signal.
+# Machines that lack something: address space, file size, open files, stack, /proc, a folder that can be written, more
+# than half a CPU. The program must work, or say in one sentence what is missing, and never end by a signal.
 #
 #     RUN=./run tests/resource_limits.sh
 set -u
@@ -26,16 +26,16 @@ skip() {
     skipped=$((skipped + 1))
 }
 
-try() { # expected exit ("0", "1" or "01"), shell commands
+try() { # try EXIT COMMANDS: the exit code is one of the digits of EXIT
     sh -c "$2" >"$work/out" 2>"$work/err" </dev/null
     code=$?
     case $1 in *$code*) ;; *) bad "exit $code"; return ;; esac
-    if [ $code -ne 0 ] && ! grep -q '^run' "$work/err"; then bad "exit $code without a sentence"; return; fi
-    if [ "$(grep -c . "$work/err")" -gt 3 ]; then bad "many words"; return; fi
+    if [ $code -ne 0 ] && ! grep -q '^run' "$work/err"; then bad "exit $code, and it says nothing"; return; fi
+    if [ "$(grep -c . "$work/err")" -gt 3 ]; then bad "it says more than three lines"; return; fi
     good
 }
 
-same() { # shell commands whose answer must be the usual one
+same() { # same COMMANDS: they must print the usual text
     try 0 "$1"
     [ $code -ne 0 ] || [ "$(cat "$work/out")" = "$want" ] || bad "another answer: $(cat "$work/out")"
 }
@@ -104,7 +104,7 @@ chmod a-w "$work"
 if ! touch "$work/probe" 2>/dev/null; then
     try 1 '"$RUN" merge "$demo" "$work/new.safetensors"'
     try 1 '"$RUN" edit "$work/m.safetensors" --tensor model.norm.weight --set 1'
-elif unshare -rm true 2>/dev/null; then # root may write everywhere but in a read-only mount
+elif unshare -rm true 2>/dev/null; then # root may write everywhere, except where a file system is mounted read-only
     chmod u+w "$work"
     mkdir "$work/ro"
     cp "$demo/model.safetensors" "$work/ro"
@@ -117,8 +117,9 @@ else
 fi
 chmod u+w "$work"
 
-name="a container of half a processor and 512 MB" # where groups may be made here; FULL names a model of some 1 GB
-group=limits-$$ half=
+# Control groups, if they may be made here. FULL names a model of about 1 GB.
+name="a container of half a processor and 512 MB"
+group=run-limits-$$ half=
 for at in /sys/fs/cgroup /sys/fs/cgroup/unified; do # version 2
     if [ -z "$half" ] && [ -e "$at/cgroup.controllers" ] && mkdir "$at/$group"; then
         groups=$at/$group
@@ -140,7 +141,7 @@ if [ "$half" ]; then
     if [ "${FULL-}" ]; then
         for weights in f32 bf16 q4; do
             try 0 "$enter; \"\$RUN\" generate --ids 1,2 -m \"\$FULL\" -n 2 -w $weights"
-            [ $weights != f32 ] || grep -q 'using -w bf16' "$work/err" || bad "no word about the FP32 copy"
+            [ $weights != f32 ] || grep -q 'using -w bf16' "$work/err" || bad "it does not say that the FP32 copy is too large"
         done
         try 1 "$enter; \"\$RUN\" generate --ids 1,2 -m \"\$FULL\" -n 2 -w q8"
     else
@@ -177,12 +178,12 @@ for weights in bf16 f32; do
     while [ ! -s "$work/out" ] && [ $n -lt 200 ]; do sleep 0.05; n=$((n + 1)); done
     : >"$work/big/model.safetensors"
     sleep 0.2
-    [ $weights = bf16 ] || kill -INT $pid 2>/dev/null # the FP32 copy needs the file no more
+    [ $weights = bf16 ] || kill -INT $pid 2>/dev/null # the FP32 copy does not need the file any more
     wait $pid
     code=$?
     case $weights$code in bf161 | f320 | f32130) good ;; *) bad "-w $weights: exit $code" ;; esac
-    [ $weights = f32 ] || grep -q 'the file changed or could not be read' "$work/err" || bad "no sentence about it"
+    [ $weights = f32 ] || grep -q 'the file changed or could not be read' "$work/err" || bad "it does not say what happened"
 done
 
-echo "limits: $passed passed, $failed failed, $skipped skipped"
+echo "resource_limits: $passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]

@@ -1,7 +1,6 @@
-/* For tests/safetensors_verdicts.py: reads files from standard input, each as a length (4 bytes, little-endian) and its
- * bytes, and answers for each "reject SENTENCE", or "accept N" and N lines: the tensor's name in hex, dtype, shape, and
- * a hash (FNV-1a) of its bytes.
- */
+/* Our verdicts on files, for safetensors_verdicts.py. Files come on standard input, each as its length (4 bytes,
+ * little-endian) and its bytes. The answer to each is "reject SENTENCE", or "accept N" and N lines: a tensor's name in
+ * hex, dtype, shape, and a hash (FNV-1a) of its bytes. */
 #include "base/base.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* checkpoint/edit.c, journal.c and patch.c: edits and their undo, what is refused, damaged journals, masks and patches. */
+/* checkpoint/edit.c, journal.c and patch.c: edits and their undo, refusals, damaged journals, masks and patches. */
 #include "base/base.h"
 
 #include <inttypes.h>
@@ -25,7 +25,7 @@ static void write_two(const char *path)
     write_model(path, TWO, data, sizeof data);
 }
 
-/* Sets bytes offset.. of a tensor. Returns edit_commit()'s or an earlier status. */
+/* Set n bytes of a tensor from `offset` on. Return the status of edit_commit(), or of what failed before it. */
 static int set_bytes(Checkpoint *c, const char *name, uint64_t offset, const void *bytes, size_t n, Edit *e,
                      char err[512])
 {
@@ -132,7 +132,7 @@ static void test_refusals(void)
     check(edit_begin(&e, &t, 1, false, err) == 0 && edit_bytes(&e, t, 0, (const unsigned char *)"x", 1, err) == 0, "%s",
           err);
     write_two(in_folder("new"));
-    rename(in_folder("new"), path); /* replaced between opening and writing */
+    rename(in_folder("new"), path); /* the file is replaced between opening and writing */
     check(edit_commit(&e, err) != 0 && strstr(err, "replaced"), "%s", err);
     edit_end(&e);
     check(same_bytes(path, before) && access(in_folder("refuse.safetensors.undo"), F_OK) != 0, "the new file is whole");
@@ -148,7 +148,7 @@ static void test_refusals(void)
     checkpoint_close(&c);
 }
 
-/* Journals that are damaged, of another file, or no longer fit: nothing is changed. */
+/* Journals that are damaged, belong to another file, or no longer fit: nothing is changed. */
 static void test_bad_journals(void)
 {
     char err[512];
@@ -162,7 +162,7 @@ static void test_bad_journals(void)
     checkpoint_close(&c);
     size_t n, m, accepted = 0;
     unsigned char *good = read_bytes(journal, &n), *edited = read_bytes(path, &m);
-    for (size_t i = 0; i < n; i++) { /* every single bit matters, but for which of the two states it is */
+    for (size_t i = 0; i < n; i++) { /* every byte matters */
         good[i] ^= 0x10;
         write_bytes(journal, good, n);
         good[i] ^= 0x10;
@@ -189,7 +189,7 @@ static void test_bad_journals(void)
     free(edited);
 }
 
-/* The state of an edit that was cut off: the journal says 1, the file has some of the new bytes. */
+/* An edit that was cut off: the journal's state is 1, and the file has some of the new bytes. */
 static void test_interrupted(void)
 {
     char err[512], sentence[512];

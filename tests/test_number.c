@@ -54,8 +54,8 @@ static void test_reference_codes(void)
         fclose(f);
 }
 
-/* Every code of the short formats: read, written again, and the points between it and the next: halfway goes to the
- * even code, a bit more or less to the nearer one, and what lies beyond the largest is refused. */
+/* Every code of a short format is read and written again, and so are points between it and the next: halfway goes to
+ * the even code, a little more or less to the nearer one. What lies beyond the largest is refused. */
 static void test_every_code(Dtype dtype, uint64_t codes, uint64_t largest)
 {
     size_t wrong = 0;
@@ -96,7 +96,7 @@ static void test_rounding(void)
     test_every_code(DTYPE_F8_E4M3FNUZ, 256, 0x7f);
     test_every_code(DTYPE_F8_E5M2FNUZ, 256, 0x7f);
     test_every_code(DTYPE_F8_E8M0, 256, 0xfe);
-    /* decimals that a detour over double would round twice */
+    /* decimals that would be rounded twice by way of a double */
     check(code_of(DTYPE_BF16, "1.00390625") == 0x3f80, "halfway: to even");
     check(code_of(DTYPE_BF16, "1.00390625000000000000000000001") == 0x3f81,
           "above halfway by less than a double shows");
@@ -138,7 +138,7 @@ static void test_integers(void)
     check(code_of(DTYPE_BOOL, "1") == 1 && code_of(DTYPE_BOOL, "0") == 0 && code_of(DTYPE_BOOL, "2") == -1, "BOOL");
 }
 
-/* What op with `operand` makes of the number `text`; NULL if it is refused. */
+/* Apply the operation with `operand` to the number `text`. Return the result as text, or NULL if it is refused. */
 static const char *applied(Dtype dtype, const char *text, NumberOperation op, const char *operand)
 {
     static char out[64];
@@ -159,7 +159,7 @@ static void test_arithmetic(void)
     } cases[] = {
         {DTYPE_F32, "0.1", NUMBER_SCALE, "10", "1"},
         {DTYPE_F32, "16777216", NUMBER_ADD, "1", "16777216"},
-        {DTYPE_F32, "16777216", NUMBER_ADD, "1.0000000000000002", "16777218"}, /* the sum is no double: rounded once */
+        {DTYPE_F32, "16777216", NUMBER_ADD, "1.0000000000000002", "16777218"}, /* not a double: rounded once */
         {DTYPE_F32, "3e38", NUMBER_SCALE, "2", NULL},
         {DTYPE_F64, "1e308", NUMBER_SCALE, "10", NULL},
         {DTYPE_F64, "0.1", NUMBER_ADD, "0.2", "0.30000000000000004"},

@@ -1,6 +1,6 @@
-/* safetensors.c: what it accepts, what it says to what it refuses, look-up, numbers, and big files. The
- * weights of a whole model are test_weights.c's. Verdicts are those of the reference library (safetensors 0.8.0), numbers
- * come from first principles. */
+/* safetensors.c: what it accepts, how it refuses, look-up, numbers, and big files; test_weights.c is about the weights
+ * of a whole model. Verdicts are those of the reference library (safetensors 0.8.0), numbers come from first
+ * principles. */
 #include "base/base.h"
 
 #include <fcntl.h>
@@ -44,7 +44,7 @@ static int open_text(SafetensorsFile *st, const char *header, size_t n)
 static const struct {
     const char *header;
     size_t data;
-    const char *refusal; /* a part of the sentence; NULL: accepted */
+    const char *refusal; /* words of the sentence; NULL: accepted */
 } verdicts[] = {
     {"{" A "}", 8, NULL},
     {"{}", 0, NULL},
@@ -117,7 +117,7 @@ static const struct {
     {SHAPE("[576460752303423487]"), 8, "needs 2305843009213693948"},
     {"{" ENTRY("a", "F32", "[0,18446744073709551615,18446744073709551615]", "[0,0]") "}", 0, NULL},
     {"{" ENTRY("a", "F32", "[4294967296,4294967296]", "[0,0]") "}", 0, "does not fit 64 bits"},
-    /* below a byte */
+    /* less than a byte */
     {"{" ENTRY("a", "F4", "[4]", "[0,2]") "}", 2, NULL},
     {"{" ENTRY("a", "F4", "[3]", "[0,2]") "}", 2, "F4 [3] takes 12 bits, not a whole number of bytes"},
     {"{" ENTRY("a", "F4", "[3]", "[0,1]") "}", 1, "not a whole number of bytes"},
@@ -142,7 +142,7 @@ static const struct {
     {"{" ENTRY("b", "U8", "[3]", "[1,4]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 4, "an overlap of 1"},
     {"{" ENTRY("b", "U8", "[2]", "[0,2]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 2, "an overlap of 2"},
     {"{" ENTRY("b", "U8", "[1]", "[1,2]") "," ENTRY("a", "U8", "[4]", "[0,4]") "}", 4, "an overlap of 3"},
-    /* empty tensors lie on borders, in any order */
+    /* empty tensors lie between others, in any order */
     {"{" ENTRY("a", "U8", "[2]", "[0,2]") "," ENTRY("z", "F32", "[0]", "[0,0]") "}", 2, NULL},
     {"{" ENTRY("z", "F32", "[0,3]", "[2,2]") "," ENTRY("a", "U8", "[2]", "[0,2]") "}", 2, NULL},
     {"{" ENTRY("y", "I8", "[0]", "[0,0]") "," ENTRY("z", "F64", "[0]", "[0,0]") "}", 0, NULL},
@@ -201,7 +201,7 @@ static void test_verdicts(void)
     }
 }
 
-/* The reference's parser stops at the 128th level: header, entry, and 125 more. */
+/* The reference's parser refuses the 128th level: there may be the header, the entry, and 125 more. */
 static void test_depth(void)
 {
     for (int levels = 124; levels < 128; levels++) {
@@ -233,7 +233,7 @@ static void test_lengths(void)
         {0, "not valid JSON"},
         {1, "not valid JSON"},
         {53, "not valid JSON"},
-        {62, "the header is not valid JSON: byte 54"}, /* swallows the data, whose first byte is 0 */
+        {62, "the header is not valid JSON: byte 54"}, /* takes in the data, whose first byte is 0 */
         {63, "1 byte missing at the end: the file has 70, its header alone takes 8 + 63"},
         {100000000, "99999938 bytes missing at the end"},
         {100000001, "the first 8 bytes announce a header of 100000001 bytes, but at most 100000000 are allowed"},
@@ -300,8 +300,8 @@ static void test_other_files(void)
     check(safetensors_open("/dev/null", &st) != 0 && strstr(st.error, "is not a regular file"), "%s", st.error);
     char fifo[300];
     snprintf(fifo, sizeof fifo, "%s/fifo", folder);
-    check(mkfifo(fifo, 0600) == 0 && safetensors_open(fifo, &st) != 0 && strstr(st.error, "is not a regular file"), "%s",
-          st.error);
+    check(mkfifo(fifo, 0600) == 0 && safetensors_open(fifo, &st) != 0 && strstr(st.error, "is not a regular file"),
+          "%s", st.error);
     unlink(fifo);
     char long_path[5000];
     memset(long_path, 'x', sizeof long_path);
@@ -353,7 +353,8 @@ static void test_names(void)
     safetensors_close(&st);
 }
 
-/* By offset, the empty ones of an offset first, then by name: whatever the order of the entries. */
+/* Tensors are in order of offset, of one offset the empty ones first, then in order of name, whatever the order of the
+ * entries. */
 static void test_order(void)
 {
     static const char *const entries[] = {
@@ -382,7 +383,7 @@ static void test_order(void)
         }
 }
 
-/* The first entry whose name was there before is the one that is told. */
+/* repeated_names is the first entry whose name was there before. */
 static void test_repeated(void)
 {
     SafetensorsFile st;
@@ -396,7 +397,7 @@ static void test_repeated(void)
     safetensors_close(&st);
 }
 
-/* n tensors of one byte each, whose order in the header is not that of the data unless step is 1. */
+/* n tensors of one byte each. Unless step is 1, their order in the header is not that of the data. */
 static void test_many(size_t n, size_t step)
 {
     char *header = NULL;
@@ -427,7 +428,7 @@ static void test_many(size_t n, size_t step)
 
 /* ---- numbers ---- */
 
-/* A file with one tensor, whose data starts at an odd or even address as pad says. */
+/* Open a file with one tensor; pad decides whether its data starts at an odd or an even address. */
 static int open_tensor(SafetensorsFile *st, const char *dtype, const char *shape, const void *data, size_t n, int pad)
 {
     char *header;
@@ -514,8 +515,8 @@ static void test_wide_floats(void)
     safetensors_close(&st);
 }
 
-/* Every type, in a file that ends with a page: listed with the right size; only floats of 16 bits and more become
- * numbers. */
+/* Every type, in a file that ends with a page: it has the right size, and only floats of 16 bits and more can be
+ * loaded. */
 static void test_every_dtype(void)
 {
     static const char *const names[] = {"BOOL",    "F4",      "F6_E2M3", "F6_E3M2",     "U8",          "I8",
@@ -552,7 +553,7 @@ static void test_every_dtype(void)
     free(data);
 }
 
-/* The same numbers whatever the number of threads. */
+/* The numbers do not depend on the number of threads. */
 static void test_threads(void)
 {
     size_t n = 700001;
@@ -621,7 +622,7 @@ static bool is_closed(const SafetensorsFile *st)
            !st->shapes;
 }
 
-/* That call fails; opening says so, in these words, and leaves nothing open. */
+/* Make that call fail: opening must say so in these words and leave nothing open. */
 static void fails_to_open(bool read_into_memory, FailingCall call, long at, int error, const char *words)
 {
     SafetensorsFile st = {.read_into_memory = read_into_memory};
@@ -641,7 +642,8 @@ static void test_failing_calls(void)
     for (int memory = 0; memory < 2; memory++) {
         fails_to_open(memory, FSTAT, 1, EIO, ": Input/output error");
         fails_to_open(memory, MMAP, 1, ENOMEM,
-                      memory ? ": cannot read 70 bytes: Cannot allocate memory" : ": cannot map 70 bytes: Cannot allocate memory");
+                      memory ? ": cannot read 70 bytes: Cannot allocate memory"
+                             : ": cannot map 70 bytes: Cannot allocate memory");
     }
     fails_to_open(true, PREAD, 1, EIO, ": cannot read 70 bytes: Input/output error");
     fails_to_open(true, PREAD, 1, 0, ": cannot read 70 bytes: the file became shorter");
@@ -661,7 +663,7 @@ static void test_failing_calls(void)
     safetensors_close(&st);
 }
 
-/* Every allocation of opening fails in turn. */
+/* Each allocation of opening fails in turn. */
 static void test_no_memory(void)
 {
     SafetensorsFile st = {0};

@@ -38,7 +38,7 @@ static void test_sha256(void)
         skip("no SHA-256 instructions here");
     for (size_t i = 0; i < 1000; i++)
         a[i] = (unsigned char)(i * 7 + i / 256);
-    for (size_t n = 0; n < 300; n++) { /* all lengths around two blocks, both codes, in pieces */
+    for (size_t n = 0; n < 300; n++) { /* every length around two blocks, with both codes, in pieces */
         char portable[65];
         unsigned char digest[32];
         Sha256 s;

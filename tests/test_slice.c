@@ -70,7 +70,7 @@ static void test_slices(void)
     safetensors_close(&st);
 }
 
-/* The walk gives the same elements from wherever it starts and however long the pieces are. */
+/* The same elements come from wherever the walk starts and however long its pieces are. */
 static void test_walk(void)
 {
     static const char *const specs[] = {NULL, "1:3", ":,1", ":,:,0", "::2,::-1", "1,1:", "::-1,::-1,::-1", "2:2"};
@@ -156,7 +156,7 @@ static void test_small_stats(void)
     safetensors_close(&st);
 }
 
-/* Each type whose numbers stand in bytes of their own: 3, 0 and its largest, or -5, as statistics and as NumPy. */
+/* Every type whose elements are whole bytes: statistics and NumPy file of 3, 0, and its largest number or -5. */
 static void test_each_type(void)
 {
     static const struct {
@@ -203,8 +203,8 @@ static void test_each_type(void)
     }
 }
 
-/* Large tensors of 16 bits are counted value by value, others block by block: same numbers, same results; and on any
- * number of threads. */
+/* Large tensors of 16-bit numbers are counted value by value, others block by block: equal numbers give equal results,
+ * on any number of threads. */
 static void test_large_stats(void)
 {
     enum { N = 300007 };

@@ -39,11 +39,11 @@ static const struct {
     {"mlp.down_proj.weight", DIM, HIDDEN, FIELD(down_proj), FIELD(down)},
 };
 
-/* A tensor of the model, and where load_weights() must have put it. */
+/* A tensor of the model; find_target() tells where it must be after loading. */
 typedef struct {
     char name[64];
     size_t rows, cols;
-    int layer, row; /* of layer_tensors; -1 outside of the layers */
+    int layer, row; /* row: of layer_tensors; both are -1 outside of the layers */
 } Wanted;
 
 static void list_model(Wanted list[COUNT])
@@ -60,7 +60,7 @@ static void list_model(Wanted list[COUNT])
     list[n++] = (Wanted){"lm_head.weight", VOCAB, DIM, -1, -1};
 }
 
-/* Element i of tensor k: exact in every float type. */
+/* Element i of tensor k, exact in every float type. */
 static float value(size_t k, size_t i)
 {
     return (float)((int)((k * 37 + i * 11) % 255) - 127) / 64;
@@ -88,17 +88,18 @@ static size_t put_number(unsigned char *p, const char *dtype, float v)
     return 2;
 }
 
-/* What is wrong with the model that is written. */
+/* How to write the model, and what is wrong with it. */
 typedef struct {
-    const char *dtypes[2]; /* in turn */
-    size_t first, count;   /* only these tensors, for shards; count 0: all */
+    const char *dtypes[2]; /* the tensors have the first and the second in turn */
+    size_t first, count;   /* only these tensors, for shards; count 0 means all */
     const char *missing;   /* left out */
     const char *bad;       /* has another shape or dtype: */
     const char *bad_shape, *bad_dtype;
     const char *nan; /* has a NaN in its row 3 */
 } Making;
 
-/* The tensors in reverse, so that the order in the file is not the order of loading; data at an odd address. */
+/* Write the tensors in reverse, so that the order in the file is not that of loading, with the data at an odd address.
+ */
 static void write_weights(const char *name, const Making *m)
 {
     Wanted list[COUNT];
@@ -201,7 +202,7 @@ static size_t differences(const float *got, size_t k, size_t first, size_t n, fl
     return wrong;
 }
 
-/* Everything where it belongs, with the numbers that were written. */
+/* Everything must be where it belongs, with the numbers that were written. */
 static void check_weights(const SafetensorsFile *st, TransformerWeights *w, const char *const dtypes[2], bool tied)
 {
     Wanted list[COUNT];
@@ -380,8 +381,7 @@ static void test_copy_bytes(void)
     check(weights_copy_bytes(&config, MODE_F32) == UINT64_MAX, "beyond 64 bits");
 }
 
-/* The pages of [p, p + n) that this process holds, of those that lie within it as a whole; -1: the system doesn't say.
- */
+/* How many of the whole pages in [p, p + n) this process holds; -1 if the system doesn't tell. */
 static long pages_held(const unsigned char *p, size_t n)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), first = ((uintptr_t)p + page - 1) / page,
@@ -396,8 +396,8 @@ static long pages_held(const unsigned char *p, size_t n)
     return held;
 }
 
-/* What is converted or quantised is given back at once, but not what is the only copy, nor the pages around it. The big
- * tensor fills whole pages, or begins and ends within one. */
+/* The pages of what was converted or quantized are given back at once, but not those of the only copy, nor the pages
+ * around it. The big tensor fills whole pages, or begins and ends within one. */
 static void test_release(bool whole_pages)
 {
     enum { ROWS = 16384 };
@@ -468,7 +468,7 @@ static void test_shards(void)
         SafetensorsFile st = {.fd = -1};
         st.path = strdup("index");
         st.shards = calloc(3, sizeof *st.shards);
-        st.n_shards = 2; /* the third is no part of it, and must not be touched */
+        st.n_shards = 2; /* the third is not part of it and must not be touched */
         SafetensorsTensor beyond = {.name = "beyond", .name_length = 6, .file = &st};
         st.shards[2] = (SafetensorsFile){.tensors = &beyond, .n_tensors = (size_t)1 << 40};
         int before = open_files();

@@ -1,10 +1,12 @@
-/* How near matmul comes to this machine's limits. Not part of the tests.
+/* How near matmul() comes to this machine's limits. Not part of the tests.
  *
- *     bench_matmul [LEVEL|all [THREADS [TYPE]]]       e.g. bench_matmul avx512 2 bf16
+ *     make build/tests/bench/matmul
+ *     build/tests/bench/matmul [LEVEL|all [THREADS [TYPE]]]       for example: avx512 2 bf16
  *
- * Prints, for each weight type, GB/s of a decode step (one vector, the matrices of a 0.5B model) beside what the same
- * threads read from memory, and GFLOP/s of each shape at several numbers of vectors beside the peak of the level's
- * multiply-adds. */
+ * For each weight type it prints the GB/s of a decode step (one vector, the matrices of a 0.5B model) beside what the
+ * same threads read from memory, and the GFLOP/s of each shape at several numbers of vectors beside the peak of the
+ * level's multiply-adds.
+ */
 #include "base/base.h"
 
 #include <stdio.h>
@@ -28,7 +30,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Other work on the machine only ever adds time: the least of several is nearest to the truth. */
+/* Other work on the machine only adds time, so the least of several times is nearest to the truth. */
 static double least(const double *v, size_t n)
 {
     double m = v[0];
@@ -68,7 +70,7 @@ static void spin_fma(void *context, size_t begin, size_t end, int thread)
 #endif
 }
 
-/* GFLOP/s of fused multiply-adds, all threads. 0: not measured at this level. */
+/* GFLOP/s of fused multiply-adds on all threads; 0 where it is not measured at this level. */
 static double fma_peak(CpuLevel level)
 {
     double lanes = level == CPU_AVX2 ? 8 : level == CPU_NEON ? 4 : level == CPU_SCALAR ? 0 : 16, best = 0;
@@ -82,7 +84,7 @@ static double fma_peak(CpuLevel level)
     return best;
 }
 
-/* One word of each cache line: that asks for the whole line, and for as many at once as the core can wait for. */
+/* Read one word of each cache line, which fetches the whole line; the core has as many reads under way as it can. */
 static void read_memory(void *context, size_t begin, size_t end, int thread)
 {
     const unsigned char *p = context;
@@ -105,7 +107,7 @@ static double read_seconds(unsigned char *memory, size_t size)
 
 typedef struct {
     const char *name;
-    size_t cols, rows[3]; /* of products that are given together */
+    size_t cols, rows[3]; /* of products that are computed together */
 } Shape;
 
 static const Shape shapes[] = {
@@ -121,7 +123,7 @@ static size_t matrix_bytes(WeightType type, size_t rows, size_t cols)
     return rows * cols * (type == WEIGHT_F32 ? 4 : 2);
 }
 
-/* Runs the shape's products with matrices from *at on; moves *at behind them. */
+/* Run the shape's products with the matrices from *at on, and move *at behind them. */
 static void run_shape(const Shape *s, WeightType type, const unsigned char **at, const float *x, float *out, size_t n,
                       Workspace *ws)
 {
@@ -182,7 +184,7 @@ static void bench_prefill(WeightType type, const char *name, const unsigned char
     printf("\n");
 }
 
-/* Quantising the head from BF16: ms, and what a model of 0.5 billion weights would take. */
+/* Quantizing the head from BF16: ms, and what a model of 0.5 billion weights would take. */
 static void bench_quantize(WeightType type, const char *name, unsigned char *memory, size_t size)
 {
     double t[REPEATS];
@@ -194,11 +196,11 @@ static void bench_quantize(WeightType type, const char *name, unsigned char *mem
             printf("bad row %zu\n", bad);
         t[i] = now() - t[i];
     }
-    printf("  %-5s quantising: %.0f ms for 494 million weights\n", name,
+    printf("  %-5s quantizing: %.0f ms for 494 million weights\n", name,
            1e3 * least(t, REPEATS) * 494 / (151936 * 896 / 1e6));
 }
 
-/* Memory in huge pages where the system offers them. */
+/* Memory in huge pages, where the system has them. */
 static unsigned char *pages(size_t size)
 {
     const size_t huge = (size_t)2 << 20;

@@ -9,8 +9,8 @@
 #include "checkpoint/shards.h"
 #include "model_files.h"
 
-/* Five tensors in three layers, of mixed types, none of them aligned; with metadata and a name that has to be
- * escaped. */
+/* Five tensors in three layers, of different types, none of them aligned, with metadata and a name that needs escapes.
+ */
 static void write_mixed(const char *path)
 {
     unsigned char data[3 + 16 + 10 + 8 + 6];
@@ -96,7 +96,7 @@ static void test_split(void)
     check(same_bytes(path, in_folder("again.safetensors")), "the input is as it was");
 }
 
-/* The writer refuses what no reader would take. */
+/* The writer refuses what readers would refuse. */
 static void test_writer(void)
 {
     char err[512];
@@ -129,9 +129,9 @@ static void test_writer(void)
 
 int main(void)
 {
-    open_folder("shards");
+    open_folder("split");
     test_split();
     test_writer();
     remove_folder();
-    return report("shards");
+    return report("split");
 }
