@@ -40,14 +40,4 @@ for script in layout chapter cli checkpoint_commands chat download; do
     *) [ ! -x tests/$script.sh ] || one tests/$script.sh ;;
     esac
 done
-awk '/[0-9]+ passed, [0-9]+ failed/ {
-         for (i = 2; i <= NF; i++) {
-             if ($i ~ /^passed/) passed += $(i - 1)
-             if ($i ~ /^failed/) failed += $(i - 1)
-             if ($i ~ /^skipped/) skipped += $(i - 1)
-         }
-     }
-     END {
-         printf "%d passed, %d failed%s\n", passed, failed, skipped ? ", " skipped " skipped" : ""
-         exit failed > 0 || passed == 0
-     }' "$work/sums"
+awk -f tests/sum.awk "$work/sums"

@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/sha256.h"
+#include "base/threads.h"
 #include "check.h"
 
 static const char *hex_of(const void *bytes, size_t n)
@@ -63,8 +64,56 @@ static void test_sha256(void)
           "g is no digit");
 }
 
+static uint64_t told;
+
+static int note(void *context, uint64_t bytes)
+{
+    told += bytes;
+    return *(const bool *)context ? 1 : 0;
+}
+
+/* Many texts at once give what each gives alone, on any number of threads and by either code. */
+static void test_all(void)
+{
+    enum { N = 40, MOST = 200000 };
+    static unsigned char bytes[MOST], digests[N][32];
+    static const int counts[] = {1, 3};
+    char err[512];
+    bool stop = false;
+    CpuLevel best = cpu_level();
+    for (size_t i = 0; i < MOST; i++)
+        bytes[i] = (unsigned char)(i * 31 + i / 251);
+    for (int hardware = 0; hardware < 2; hardware++)
+        for (size_t t = 0; t < COUNT_OF(counts); t++) {
+            Sha256Task tasks[N];
+            uint64_t total = 0;
+            size_t wrong = 0;
+            for (size_t i = 0; i < N; i++) {
+                tasks[i] = (Sha256Task){bytes + i, i % 5 == 4 ? MOST / 2 - i : i * 29, digests[i]};
+                total += tasks[i].length;
+            }
+            cpu_set_level(hardware ? best : CPU_SCALAR);
+            check(threads_start(counts[t], err) == 0, "%s", err);
+            told = 0;
+            check(sha256_all(tasks, N, note, &stop) == 0 && (counts[t] > 1 ? told <= total : told == total),
+                  "%zu of %zu bytes were told", (size_t)told, (size_t)total); /* one thread tells, for all */
+            for (size_t i = 0; i < N; i++) {
+                unsigned char alone[32];
+                sha256_of(tasks[i].bytes, (size_t)tasks[i].length, alone);
+                wrong += memcmp(alone, tasks[i].digest, 32) != 0;
+            }
+            check(wrong == 0, "%d threads: %zu digests differ", counts[t], wrong);
+            stop = counts[t] == 1; /* of several threads, the one that tells may have nothing to do */
+            check(sha256_all(tasks, N, note, &stop) == (stop ? -1 : 0), "progress stops the work");
+            stop = false;
+            check(sha256_all(tasks, N, NULL, NULL) == 0 && sha256_all(NULL, 0, note, &stop) == 0, "without progress");
+        }
+    threads_stop();
+}
+
 int main(void)
 {
     test_sha256();
+    test_all();
     return report("sha256");
 }
