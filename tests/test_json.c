@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "check.h"
-#include "failing.h"
+#include "failing_calls.h"
 #include "json.h"
 
 /* A copy in memory of exactly that length, so that a sanitizer notices when a byte behind it is read. */
@@ -398,6 +398,50 @@ static void test_lookup(void)
           "a list of two");
     json_free(root);
     json_free(NULL);
+}
+
+/* Typed look-ups leave `out` alone where the key is missing or null, and refuse what is of another kind or too large. */
+static void test_typed_lookups(void)
+{
+    static const char text[] = "{\"size\":7,\"half\":0.5,\"yes\":true,\"no\":false,\"nothing\":null,\"word\":\"7\","
+                               "\"id\":5,\"ids\":[1,2,3],\"empty\":[],\"mixed\":[1,\"2\"],\"large\":[2147483648]}";
+    static const struct {
+        const char *key;
+        bool size, number, bool_, ids; /* what it is accepted as */
+    } cases[] = {
+        {"size", true, true, false, true},   {"half", false, true, false, false},   {"yes", false, false, true, false},
+        {"no", false, false, true, false},   {"nothing", true, true, true, true},   {"missing", true, true, true, true},
+        {"word", false, false, false, false}, {"ids", false, false, false, true},   {"empty", false, false, false, true},
+        {"mixed", false, false, false, false}, {"large", false, false, false, false},
+    };
+    char err[512];
+    JsonValue *root = json_parse(text, sizeof text - 1, err);
+    JsonLookup l = {.object = root, .file = "x.json", .err = err};
+    size_t size = 99, n;
+    double number = 99;
+    bool yes = true;
+    int ids[3];
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const char *key = cases[i].key;
+        strcpy(err, "x.json key");
+        check((json_lookup_size(&l, key, 1, 8, &size) == 0) == cases[i].size, "%s as a size: %s", key, err);
+        check((json_lookup_number(&l, key, 0, 8, &number) == 0) == cases[i].number, "%s as a number: %s", key, err);
+        check((json_lookup_bool(&l, key, &yes) == 0) == cases[i].bool_, "%s as a bool: %s", key, err);
+        check((json_lookup_ids(&l, key, ids, 3, &n) == 0) == cases[i].ids, "%s as ids: %s", key, err);
+        check(strstr(err, "x.json"), "the sentence names the file: %s", err);
+    }
+    check(size == 7 && number == 0.5 && !yes, "what was there was read: %zu %g", size, number);
+    check(json_lookup_size(&l, "size", 8, 9, &size) != 0 && json_lookup_size(&l, "size", 0, 6, &size) != 0 &&
+              json_lookup_size(&l, "size", 8, SIZE_MAX, &size) != 0 && size == 7,
+          "sizes outside of the limits");
+    check(json_lookup_number(&l, "half", 0.6, 1, &number) != 0 && json_lookup_number(&l, "half", 0, 0.4, &number) != 0,
+          "numbers outside of the limits");
+    check(json_lookup_ids(&l, "ids", ids, 3, &n) == 0 && n == 3 && ids[0] == 1 && ids[2] == 3, "a list of ids");
+    check(json_lookup_ids(&l, "id", ids, 3, &n) == 0 && n == 1 && ids[0] == 5, "one id");
+    check(json_lookup_ids(&l, "missing", ids, 3, &n) == 0 && n == 0, "no ids");
+    check(json_lookup_ids(&l, "ids", ids, 2, &n) != 0, "more ids than there may be");
+    check(!json_lookup(&l, "nothing") && !json_lookup(&l, "missing") && json_lookup(&l, "word"), "null is missing");
+    json_free(root);
 }
 
 static void test_integers(void)
@@ -852,6 +896,7 @@ int main(void)
     test_depth();
     test_equal_names();
     test_lookup();
+    test_typed_lookups();
     test_integers();
     test_long_numbers();
     test_styles();
