@@ -85,7 +85,7 @@ valgrind: $(LIGHT:%=$(BUILD)/tests/test_%)
 		valgrind -q --error-exitcode=9 --leak-check=full $$own $(BUILD)/tests/test_$$t || exit 1; \
 	done
 
-FUZZ_OBJECTS = $(MODULE_OBJECTS) $(patsubst %,$(BUILD)/commands/%.o,common options session info slice generate)
+FUZZ_OBJECTS = $(MODULE_OBJECTS) $(patsubst %,$(BUILD)/commands/%.o,input inspect model options output sampling session terminal)
 $(BUILD)/tests/fuzz: $(BUILD)/tests/fuzz.o $(FUZZ_OBJECTS)
 	$(CC) $(FLAGS) $(LDFLAGS) -Wl,--wrap=exit -o $@ $^ $(LIBS)
 
