@@ -17,13 +17,13 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #ifdef __linux__
 #include <sys/syscall.h>
 #endif
 
+#include "base/clock.h"
 #include "base/cpu.h"
 
 /* ---- sleeping until a word changes ------------------------------------------------------------------------------- */
@@ -69,7 +69,7 @@ static void change_and_wake(atomic_uint *word, int sleepers)
 
 #endif
 
-#define SPIN_NANOSECONDS 40000
+#define SPIN_SECONDS 40e-6
 #define PAUSES_PER_LOOK 16
 
 static inline void pause_cpu(void)
@@ -79,13 +79,6 @@ static inline void pause_cpu(void)
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
-}
-
-static int64_t nanoseconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 /* ---- the pool ---------------------------------------------------------------------------------------------------- */
@@ -128,7 +121,7 @@ static size_t work(int thread)
 /* Spin until there is a chunk to take, or the pool ends; false when the time for that is over. */
 static bool spin_for_work(void)
 {
-    int64_t end = nanoseconds() + SPIN_NANOSECONDS;
+    double end = clock_seconds() + SPIN_SECONDS;
     do {
         for (int i = 0; i < PAUSES_PER_LOOK; i++) {
             if (atomic_load_explicit(&pool.remaining, memory_order_relaxed) ||
@@ -136,7 +129,7 @@ static bool spin_for_work(void)
                 return true;
             pause_cpu();
         }
-    } while (nanoseconds() < end);
+    } while (clock_seconds() < end);
     return false;
 }
 
@@ -179,13 +172,14 @@ static void call_workers(void)
 
 static void wait_until_done(void)
 {
-    int64_t end = 0;
+    double end = 0;
     for (int i = 1; atomic_load(&pool.done) != pool.chunks; i++) {
         pause_cpu();
         if (i % PAUSES_PER_LOOK)
             continue;
-        int64_t now = nanoseconds();
-        end = end ? end : now + SPIN_NANOSECONDS;
+        double now = clock_seconds();
+        if (end <= 0)
+            end = now + SPIN_SECONDS;
         if (now < end)
             continue;
         atomic_store(&pool.caller_sleeps, true);

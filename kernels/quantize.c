@@ -242,7 +242,7 @@ INLINE size_t quantize_group_lanes(WeightType type, unsigned char *block, size_t
     size_t bad = BLOCK_ROWS;
     for (size_t first = 0; first < BLOCK_ROWS; first += ROWS_AT_ONCE) {
         Lanes turned[GROUP], largest;
-        LaneBits out[GROUP / 4] = {{0}};
+        LaneBits out[GROUP / 4];
         uint16_t half[ROWS_AT_ONCE];
         for (size_t k = 0; k < GROUP; k++)
             for (size_t r = 0; r < ROWS_AT_ONCE; r++)
@@ -311,6 +311,7 @@ static void quantize_blocks(void *context, size_t begin, size_t end, int thread)
     Job *j = context;
     size_t cols = j->src->cols, groups = cols / GROUP;
     float slice[BLOCK_ROWS * SLICE_STRIDE] = {0};
+    QuantizeGroup *quantize = quantize_group[cpu_level()];
     (void)thread;
     for (size_t b = begin; b < end; b++) {
         unsigned char *block = j->storage + b * block_bytes(j->type, groups);
@@ -323,7 +324,7 @@ static void quantize_blocks(void *context, size_t begin, size_t end, int thread)
                 matmul_row_slice(slice + r * SLICE_STRIDE, j->src, first + r, g * GROUP, MIN(cols - g * GROUP, SLICE));
             if (g == groups) /* the group that the last pair lacks */
                 memset(slice, 0, sizeof slice);
-            size_t bad = quantize_group[cpu_level()](j->type, block, g, slice + k);
+            size_t bad = quantize(j->type, block, g, slice + k);
             if (bad < BLOCK_ROWS)
                 note_bad_row(j, first + bad);
         }

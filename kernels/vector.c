@@ -65,8 +65,6 @@ static float largest_scalar(const float *x, size_t n, bool *nan)
 
 /* ---- faster, same answer ----------------------------------------------------------------------------------------- */
 
-#define BYTES_AHEAD 8192 /* from the numbers that are converted to those that are prefetched meanwhile */
-
 #if defined(__x86_64__)
 #define LEVEL_AVX512
 #include "kernels/vector_lanes.h"

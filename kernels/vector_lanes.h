@@ -6,18 +6,12 @@
 TARGET INLINE void NAME(convert)(float *out, const unsigned char *in, size_t n, bool f16)
 {
     size_t i = 0;
-    for (; i + SUMS <= n; i += SUMS) {
-        __builtin_prefetch(in + 2 * i + BYTES_AHEAD);
-        EACH(j, SUMS / WIDTH) {
-            const unsigned char *p = in + 2 * (i + j * WIDTH);
-            STORE(out + i + j * WIDTH, f16 ? FROM_F16(p) : FROM_BF16(p));
-        }
-    }
-    for (; i < n; i += WIDTH) {
+    for (; i + WIDTH <= n; i += WIDTH)
+        STORE(out + i, f16 ? FROM_F16(in + 2 * i) : FROM_BF16(in + 2 * i));
+    if (i < n) {
         unsigned char last[2 * WIDTH] = {0};
-        size_t left = MIN(n - i, WIDTH);
-        memcpy(last, in + 2 * i, 2 * left);
-        STORE_N(out + i, f16 ? FROM_F16(last) : FROM_BF16(last), left);
+        memcpy(last, in + 2 * i, 2 * (n - i));
+        STORE_N(out + i, f16 ? FROM_F16(last) : FROM_BF16(last), n - i);
     }
 }
 

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "base/threads.h"
 #include "kernels/matmul.h"
@@ -23,14 +23,7 @@
 #define REPEATS 9
 #define LAYERS 24
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Other work on the machine only adds time, so the least of several times is nearest to the truth. */
+/* Other work on the machine only ever adds time: the least of several is nearest to the truth. */
 static double least(const double *v, size_t n)
 {
     double m = v[0];
@@ -76,9 +69,9 @@ static double fma_peak(CpuLevel level)
     double lanes = level == CPU_AVX2 ? 8 : level == CPU_NEON ? 4 : level == CPU_SCALAR ? 0 : 16, best = 0;
     size_t threads = (size_t)threads_count();
     for (int r = 0; r < REPEATS; r++) {
-        double t = now();
+        double t = clock_seconds();
         threads_for(threads, 1, spin_fma, &level);
-        double rate = lanes * 2 * 12 * FMA_LOOP * (double)threads / (now() - t) / 1e9;
+        double rate = lanes * 2 * 12 * FMA_LOOP * (double)threads / (clock_seconds() - t) / 1e9;
         best = rate > best ? rate : best;
     }
     return best;
@@ -98,9 +91,9 @@ static void read_memory(void *context, size_t begin, size_t end, int thread)
 /* Seconds to read size bytes with all threads. */
 static double read_seconds(unsigned char *memory, size_t size)
 {
-    double t = now();
+    double t = clock_seconds();
     threads_for(size / 64, 1 << 18, read_memory, memory);
-    return now() - t;
+    return clock_seconds() - t;
 }
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
@@ -148,12 +141,12 @@ static void bench_decode(WeightType type, const char *name, unsigned char *memor
     size_t bytes = 0;
     for (int i = 0; i < REPEATS; i++) {
         const unsigned char *at = memory;
-        t[i] = now();
+        t[i] = clock_seconds();
         for (int l = 0; l < LAYERS; l++)
             for (size_t k = 0; k < sizeof layer / sizeof *layer; k++)
                 run_shape(&shapes[layer[k]], type, &at, x, out, n, ws);
         run_shape(&shapes[5], type, &at, x, out, n, ws);
-        t[i] = now() - t[i];
+        t[i] = clock_seconds() - t[i];
         bytes = (size_t)(at - memory);
         limit[i] = read_seconds(memory, bytes);
     }
@@ -174,9 +167,9 @@ static void bench_prefill(WeightType type, const char *name, const unsigned char
             flops += 2 * (double)(n * shapes[s].rows[k] * shapes[s].cols);
         for (int i = 0; i < REPEATS; i++) {
             const unsigned char *at = memory;
-            t[i] = now();
+            t[i] = clock_seconds();
             run_shape(&shapes[s], type, &at, x, out, n, ws);
-            t[i] = now() - t[i];
+            t[i] = clock_seconds() - t[i];
         }
         double rate = flops / least(t, REPEATS) / 1e9;
         printf("  %s %.0f (%.1f%%)", shapes[s].name, rate, 100 * rate / peak);
@@ -191,10 +184,10 @@ static void bench_quantize(WeightType type, const char *name, unsigned char *mem
     Matrix src = {memory, WEIGHT_BF16, 151936, 896}, dst = {memory + size / 2, type, 151936, 896};
     for (int i = 0; i < REPEATS; i++) {
         size_t bad;
-        t[i] = now();
+        t[i] = clock_seconds();
         if (quantize_matrix(&dst, memory + size / 2, &src, &bad))
             printf("bad row %zu\n", bad);
-        t[i] = now() - t[i];
+        t[i] = clock_seconds() - t[i];
     }
     printf("  %-5s quantizing: %.0f ms for 494 million weights\n", name,
            1e3 * least(t, REPEATS) * 494 / (151936 * 896 / 1e6));
