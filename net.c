@@ -108,7 +108,7 @@ void weights_free(TransformerWeights *w)
 
 /* ---- rotary embedding -------------------------------------------------------------------------------------------- */
 
-/* Dimension at which the angle turns `rotations` times over the positions that the model was trained on. */
+/* The dimension whose angle turns `rotations` times over the positions that the model was trained on. */
 static double yarn_dimension(const Config *c, double rotations)
 {
     const double pi = 3.14159265358979323846;
@@ -116,7 +116,8 @@ static double yarn_dimension(const Config *c, double rotations)
            (2 * log_f64(c->rope_theta));
 }
 
-/* YaRN: dimensions below low keep their frequency, those above high are divided by factor, between is a ramp. */
+/* YaRN: frequencies of dimensions below low stay as they are, those above high are divided by factor, and in between
+ * the one passes over into the other along a ramp. */
 static void yarn_ramp(const Config *c, double *low, double *high)
 {
     *low = yarn_dimension(c, c->rope.beta_fast);
@@ -125,8 +126,8 @@ static void yarn_ramp(const Config *c, double *low, double *high)
         *low = floor(*low);
         *high = ceil(*high);
     }
-    *low = *low > 0 ? *low : 0;
-    *high = *high < (double)c->head_dim - 1 ? *high : (double)c->head_dim - 1;
+    *low = MAX(*low, 0);
+    *high = MIN(*high, (double)c->head_dim - 1);
     if (*low == *high)
         *high += 0.001;
 }
@@ -139,7 +140,7 @@ void rope_frequencies(const Config *c, float *inv_freq, float *scale)
         yarn_ramp(c, &low, &high);
     for (size_t i = 0; i < c->head_dim / 2; i++) {
         float power = (float)pow(c->rope_theta, (double)((float)(2 * i) / (float)c->head_dim));
-        float ramp = ((float)i - (float)low) / (float)(high - low), keep = 1 - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);
+        float ramp = ((float)i - (float)low) / (float)(high - low), keep = 1 - MIN(MAX(ramp, 0), 1);
         if (c->rope_type == ROPE_YARN)
             inv_freq[i] = (1 / (factor * power)) * (1 - keep) + (1 / power) * keep;
         else
@@ -148,7 +149,7 @@ void rope_frequencies(const Config *c, float *inv_freq, float *scale)
     *scale = c->rope_type == ROPE_YARN ? (float)c->rope.attention_factor : 1;
 }
 
-/* Cosine and sine [n][head_dim / 2] of the positions from s->pos on. */
+/* Fill s->cosine and s->sine [n][half] for the positions from s->pos on: the angle of pair i is position * inv_freq[i]. */
 static void rope_angles(RunState *s, size_t half, size_t n)
 {
     for (size_t t = 0; t < n; t++)
@@ -178,7 +179,7 @@ static size_t cache_blocks(size_t positions)
 int run_state_init(RunState *s, const Config *c, size_t ctx, size_t block, bool all_logits, char err[512])
 {
     size_t half = c->head_dim / 2, blocks = cache_blocks(ctx);
-    block = block < ctx ? block : ctx;
+    block = MIN(block, ctx);
     *s = (RunState){.ctx = ctx, .block = block, .all_logits = all_logits, .n_layers = c->n_layers};
     s->block_floats = attention_block_floats(c->n_kv_heads, c->head_dim);
     s->x = buffer(block, c->dim);
@@ -194,16 +195,15 @@ int run_state_init(RunState *s, const Config *c, size_t ctx, size_t block, bool 
     s->cosine = buffer(block, half);
     s->sine = buffer(block, half);
     s->kv = blocks <= SIZE_MAX / c->n_layers ? calloc(blocks * c->n_layers, sizeof *s->kv) : NULL;
-    size_t widest = c->dim > c->hidden_dim ? c->dim : c->hidden_dim;
-    widest = widest > c->q_dim ? widest : c->q_dim;
+    size_t widest = MAX(c->dim, MAX(c->hidden_dim, c->q_dim)); /* input of a product */
+    size_t for_products = matmul_scratch_bytes(widest, block);
+    size_t for_attention = attention_scratch_bytes(c->n_heads / c->n_kv_heads, c->head_dim);
+    s->ws.size = MAX(for_products, for_attention);
+    s->ws.memory = memory_aligned(s->ws.size, 1);
     if (!s->x || !s->xb || !s->q || !s->k || !s->v || !s->att || !s->gate || !s->up || !s->logits || !s->inv_freq ||
-        !s->cosine || !s->sine || !s->kv) {
+        !s->cosine || !s->sine || !s->kv || !s->ws.memory) {
         run_state_free(s);
         return fail(err, "out of memory for the buffers of %zu tokens at a time and %zu positions", block, ctx);
-    }
-    if (workspace_init(&s->ws, widest, block, c->head_dim, c->n_heads / c->n_kv_heads, err)) {
-        run_state_free(s);
-        return -1;
     }
     rope_frequencies(c, s->inv_freq, &s->rope_scale);
     return 0;
@@ -211,18 +211,18 @@ int run_state_init(RunState *s, const Config *c, size_t ctx, size_t block, bool 
 
 void run_state_free(RunState *s)
 {
-    workspace_free(&s->ws);
+    free(s->ws.memory);
     for (size_t b = 0; b < s->kv_blocks; b++)
         free(s->kv[b]);
     free(s->kv);
     float *const buffers[] = {s->x,    s->xb, s->q,      s->k,        s->v,      s->att,
                               s->gate, s->up, s->logits, s->inv_freq, s->cosine, s->sine};
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+    for (size_t i = 0; i < COUNT_OF(buffers); i++)
         free(buffers[i]);
     *s = (RunState){0};
 }
 
-/* Block b of all layers is one piece of memory, owned by kv[b], which is layer 0's. */
+/* Block b of all layers is one allocation, which kv[b], the pointer of layer 0, owns. */
 int run_state_reserve(RunState *s, size_t positions, char err[512])
 {
     size_t want = cache_blocks(positions), per_layer = cache_blocks(s->ctx);
@@ -242,8 +242,7 @@ int run_state_reserve(RunState *s, size_t positions, char err[512])
 
 void run_state_rewind(RunState *s, size_t pos)
 {
-    if (pos < s->pos)
-        s->pos = pos;
+    s->pos = MIN(pos, s->pos);
 }
 
 size_t run_state_bytes(const Config *c, size_t ctx, size_t block)
@@ -253,7 +252,7 @@ size_t run_state_bytes(const Config *c, size_t ctx, size_t block)
     return sizeof(float) * (block * a_token + c->vocab_size + cache);
 }
 
-/* ---- the steps that go token by token, in parallel over the tokens of a block ------------------------------------ */
+/* ---- steps that take one token at a time, in parallel over the tokens of a block --------------------------------- */
 
 typedef struct {
     const Config *c;
@@ -262,7 +261,7 @@ typedef struct {
     float **blocks;      /* this layer's cache */
 } Step;
 
-/* xb = rmsnorm(x) */
+/* xb = rmsnorm(x) * weight */
 static void norm_tokens(void *context, size_t begin, size_t end, int thread)
 {
     const Step *p = context;
@@ -272,7 +271,7 @@ static void norm_tokens(void *context, size_t begin, size_t end, int thread)
         rmsnorm(p->s->xb + t * dim, p->s->x + t * dim, p->weight, dim, p->c->rms_norm_eps);
 }
 
-/* q and k rotated; k and v written to the cache */
+/* Rotate q and k by their position's angles, and write k and v into the cache. */
 static void rotate_and_store_tokens(void *context, size_t begin, size_t end, int thread)
 {
     const Step *p = context;
@@ -300,6 +299,7 @@ static void swiglu_tokens(void *context, size_t begin, size_t end, int thread)
     swiglu(p->s->gate + begin * hidden, p->s->up + begin * hidden, (end - begin) * hidden);
 }
 
+/* Show the last token's values to whoever watches. */
 static void observe(const RunState *s, int layer, const char *step, const float *values, size_t n, size_t last)
 {
     if (s->observe)
@@ -308,7 +308,7 @@ static void observe(const RunState *s, int layer, const char *step, const float 
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* How many tokens a thread takes at a time: small enough to share, large enough not to queue. */
+/* A thread takes so many tokens at a time: few enough that all threads get some, enough that they don't queue. */
 #define TOKENS_AT_A_TIME 4
 
 /* Row r of the head scores token r. With tie_word_embeddings the head is the embedding itself: w->head and w->embedding
@@ -327,7 +327,7 @@ const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
     size_t n = (size_t)n_tokens, last = n - 1, dim = c->dim;
     Step step = {.c = c, .s = s};
 
-    /* the residual stream starts as the tokens' rows of the embedding */
+    /* the residual stream starts as the tokens' rows of the embedding: x[t] = token_embedding_table[token] */
     for (size_t t = 0; t < n; t++)
         matmul_row(s->x + t * dim, &w->embedding, (size_t)tokens[t]);
     rope_angles(s, c->head_dim / 2, n);
@@ -341,7 +341,7 @@ const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
         threads_for(n, TOKENS_AT_A_TIME, norm_tokens, &step);
         observe(s, layer, "input_layernorm", s->xb, dim, last);
 
-        /* queries, keys and values */
+        /* queries, keys and values: q = Wq xb + bq, and so on */
         const Product qkv[] = {
             {&w->q[l], w->q_bias + l * c->q_dim, s->q, c->q_dim, false},
             {&w->k[l], w->k_bias + l * c->kv_dim, s->k, c->kv_dim, false},
@@ -352,11 +352,11 @@ const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
         observe(s, layer, "self_attn.k_proj", s->k, c->kv_dim, last);
         observe(s, layer, "self_attn.v_proj", s->v, c->kv_dim, last);
 
-        /* positions turned into angles; keys and values remembered */
+        /* each position turns its queries and keys; keys and values go into the cache */
         step.blocks = s->kv + l * cache_blocks(s->ctx);
         threads_for(n, TOKENS_AT_A_TIME, rotate_and_store_tokens, &step);
 
-        /* every head looks back over the positions it may see */
+        /* every head looks back over the positions that it may see; x += Wo att */
         attention(&(Attention){.q = s->q,
                                .out = s->att,
                                .blocks = step.blocks,
@@ -372,7 +372,7 @@ const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
         matmul(&(Product){&w->o[l], NULL, s->x, dim, true}, 1, s->att, n, &s->ws);
         observe(s, layer, "self_attn.o_proj", s->x, dim, last);
 
-        /* the feed-forward network: silu(gate) * up, then down */
+        /* the feed-forward network: x += Wdown (silu(Wgate xb) * Wup xb) */
         step.weight = w->post_attention_layernorm + l * dim;
         threads_for(n, TOKENS_AT_A_TIME, norm_tokens, &step);
         observe(s, layer, "post_attention_layernorm", s->xb, dim, last);
@@ -389,7 +389,7 @@ const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
     }
     s->pos += n;
 
-    /* the head: of every token, or only of the last, which alone decides what comes next */
+    /* the head: for every token, or only for the last, which alone decides what comes next */
     if (!s->all_logits) {
         net_head(m, s, s->x + last * dim, s->logits);
         return s->logits;

@@ -31,12 +31,12 @@ typedef struct {
 
 void config_free(Config *c); /* checkpoint/config.h reads one */
 
-/* How weights are held; see README. */
+/* How weights are held in memory: as float32; as they are in the file; as integers of 8 or 4 bits with scales. */
 typedef enum { MODE_F32, MODE_BF16, MODE_Q8, MODE_Q4 } WeightMode;
 
-/* Arrays are stacked by layer: layer l of q_proj starts at q_proj + l * q_dim * dim. In the modes that keep no FP32
- * copy the seven projections, the embedding and the head are NULL here and exist only as Matrix views. Biases and norms
- * are always here. */
+/* Arrays are stacked by layer: layer l of q_proj starts at q_proj + l * q_dim * dim. MODE_F32 fills all of them. In the
+ * other modes the seven projections, the embedding and the head are NULL and exist only as the Matrix views below;
+ * biases and norms are always here. */
 typedef struct {
     float *token_embedding_table;    /* [vocab][dim] */
     float *input_layernorm;          /* [layer][dim] */
@@ -50,8 +50,8 @@ typedef struct {
     float *norm;                     /* [dim] */
     float *lm_head;                  /* [vocab][dim]; the embedding itself when tie_word_embeddings */
 
-    Matrix embedding, head;   /* what forward() reads: views into the arrays above, into the mapping, */
-    Matrix *q, *k, *v, *o;    /* or into quantised storage; [layer] each */
+    Matrix embedding, head;   /* what forward() reads: views into the arrays above, into the mapped file, */
+    Matrix *q, *k, *v, *o;    /* or into storage; [layer] each */
     Matrix *gate, *up, *down; /* [layer] */
     void *storage;            /* of quantized matrices, and of those that are not viewed where they lie */
     WeightMode mode;
@@ -69,17 +69,17 @@ typedef struct {
     TransformerWeights weights;
 } Model;
 
-/* Called by forward() with what each step produced, for the last token of the block (see run explain). layer is -1
- * outside of the layers; step is the tensor's name without "model.layers.N." and ".weight", or "attention". What o_proj
- * and down_proj produce is the residual stream with their product added; after down_proj the observer may call
- * net_head(). */
+/* Called by forward() after each step with the values of the block's last token (run explain prints them). layer is -1
+ * outside of the layers; step is the tensor's name without "model.layers.N." and ".weight", or "attention". o_proj and
+ * down_proj add their product to the residual stream, and values are that stream then; after down_proj the observer may
+ * call net_head(). */
 typedef void Observer(void *context, int layer, const char *step, const float *values, size_t n);
 
-/* Everything a run needs besides the weights. One owner, one sequence. */
+/* Everything that running one sequence needs besides the weights. */
 typedef struct {
-    size_t pos;    /* positions in the cache: where the next token goes */
-    size_t ctx;    /* most positions */
-    size_t block;  /* most tokens of one forward() */
+    size_t pos;    /* positions in the cache: the next token gets this one */
+    size_t ctx;    /* at most so many positions */
+    size_t block;  /* at most so many tokens in one forward() */
     float *x;      /* [block][dim], the residual stream */
     float *xb;     /* [block][dim], x normalised: the input of the projections */
     float *q;      /* [block][q_dim] */
@@ -92,26 +92,28 @@ typedef struct {
     float *inv_freq;      /* [head_dim / 2] */
     float rope_scale;     /* YaRN's factor on cosine and sine; 1 without */
     float *cosine, *sine; /* [block][head_dim / 2] */
-    float **kv;           /* [layer][ctx / ATTENTION_BLOCK, rounded up]: blocks, NULL until reserved */
+    float **kv;           /* the cache: [layer][ctx / ATTENTION_BLOCK, rounded up] blocks, NULL until reserved */
     size_t kv_blocks;     /* blocks reserved in each layer */
     size_t block_floats, n_layers;
     Workspace ws;
-    Observer *observe; /* NULL: nobody watches */
+    Observer *observe; /* or NULL */
     void *observe_context;
 } RunState;
 
-/* Buffers for blocks of up to `block` tokens and up to ctx positions. Start the pool first. No cache yet. */
+/* Allocate buffers for blocks of up to `block` tokens and up to ctx positions; the cache is still empty. Start the pool of
+ * threads first. */
 int run_state_init(RunState *s, const Config *c, size_t ctx, size_t block, bool all_logits, char err[512]);
 void run_state_free(RunState *s);
-/* Makes room in the cache for positions up to `positions` (<= ctx); what is there stays where it is. */
+/* Make room in the cache for `positions` (<= ctx) of them. What is in the cache is not moved. */
 int run_state_reserve(RunState *s, size_t positions, char err[512]);
-/* Forgets the positions from pos on (pos <= s->pos). */
+/* Forget the positions from pos on. */
 void run_state_rewind(RunState *s, size_t pos);
-size_t run_state_bytes(const Config *c, size_t ctx, size_t block); /* buffers and full cache, for "will it fit" */
+/* What a state takes with a full cache, in bytes. */
+size_t run_state_bytes(const Config *c, size_t ctx, size_t block);
 
-/* Runs tokens[0..n) (1 <= n <= s->block, ids below vocab_size, room reserved) through the network and advances s->pos
- * by n. Returns the logits after the last token [vocab], or after every token [n][vocab] when s->all_logits. Allocates
- * nothing. */
+/* Run tokens[0..n) (1 <= n <= s->block, ids below vocab_size, room reserved) through the network and advance s->pos
+ * by n. Return the logits after the last token [vocab], or after every token [n][vocab] when s->all_logits. Nothing is
+ * allocated. */
 const float *forward(Model *m, RunState *s, const int *tokens, int n);
 
 /* Logits [vocab] that the head gives for a residual vector x [dim]: final norm, then the head. */

@@ -93,6 +93,8 @@ uint64_t read_u64_le(const unsigned char *b)
     return v;
 }
 
+/* The file as memory: st->mapped[0] is its first byte, and the system reads a page when it is touched. With --no-mmap
+ * the whole file is read into memory of its own instead. */
 static int map_file(SafetensorsFile *st)
 {
     char why[512];
@@ -114,7 +116,10 @@ static int map_file(SafetensorsFile *st)
     return 0;
 }
 
-/* The header's length, its text, and the tree of its values. */
+/* Part one, the length, tells where parts two and three begin; part two becomes text and then a tree of JSON values.
+ *
+ *     mapped            mapped + 8           data = mapped + 8 + header_len         mapped + mapped_size
+ *     | header_len (8)  | header             | data, data_size bytes                | */
 static int read_header(SafetensorsFile *st)
 {
     uint64_t length = read_u64_le(st->mapped), room = st->mapped_size - 8;
@@ -147,7 +152,8 @@ static int read_header(SafetensorsFile *st)
 
 /* ---- the header's entries ---------------------------------------------------------------------------------------- */
 
-/* Where the table of names has the name's index, or the empty slot where it would go. */
+/* The table of names: open addressing, at most half full, seeded by its own address. Return the slot that has the name's
+ * index, or the empty slot where it would go. */
 static uint32_t *lookup_slot(const SafetensorsFile *st, const char *name, size_t length)
 {
     for (size_t i = (size_t)hash_bytes(name, length, (uintptr_t)st->lookup);; i++) {
@@ -170,7 +176,7 @@ static int allocate_tensors(SafetensorsFile *st, size_t n)
     return 0;
 }
 
-/* Add t to the list and the table. True if it replaced the one of that name. */
+/* Add t to the list and the table. Return true if it replaced one of that name. */
 static bool add_tensor(SafetensorsFile *st, const SafetensorsTensor *t)
 {
     uint32_t *slot = lookup_slot(st, t->name, t->name_length);
@@ -181,8 +187,8 @@ static bool add_tensor(SafetensorsFile *st, const SafetensorsTensor *t)
     return replaces;
 }
 
-/* The value of `name` in a tensor's entry, or NULL if it is missing or there twice. The reference library also takes an
- * entry that is the array [dtype, shape, data_offsets]. */
+/* An entry is {"dtype": ..., "shape": ..., "data_offsets": ...}; the reference library also takes the array of these
+ * three. Return the value of `name`, or NULL if it is missing or there twice. */
 static const JsonValue *entry_value(const JsonValue *entry, const char *name, size_t index)
 {
     const JsonValue *found = NULL;
@@ -203,7 +209,7 @@ static const JsonValue *entry_value(const JsonValue *entry, const char *name, si
     return found;
 }
 
-/* A string, or {"F32": null}, which is the same to the reference library. */
+/* "F32", or {"F32": null}, which means the same to the reference library. */
 static int read_dtype(SafetensorsFile *st, SafetensorsTensor *t, const JsonValue *v)
 {
     bool is_object = v->type == JSON_OBJECT && v->length == 1 && v->child->type == JSON_NULL;
@@ -217,7 +223,7 @@ static int read_dtype(SafetensorsFile *st, SafetensorsTensor *t, const JsonValue
     return 0;
 }
 
-/* An array of sizes: whole numbers from 0 to 2^64-1, written as such. 8.0, 8e0 and -0 are refused. */
+/* Read an array of sizes into out: whole numbers from 0 to 2^64-1, written as such. 8.0, 8e0 and -0 are refused. */
 static int read_sizes(SafetensorsFile *st, const SafetensorsTensor *t, const char *what, const JsonValue *array,
                       uint64_t *out)
 {
@@ -234,7 +240,8 @@ static int read_sizes(SafetensorsFile *st, const SafetensorsTensor *t, const cha
     return 0;
 }
 
-/* Read an entry of the header into t; shape has room for its shape. Whether the values agree is not looked at here. */
+/* Read an entry of the header into t, its shape into shape[]. Whether the values agree with one another is for
+ * check_tensor() to say. */
 static int read_entry(SafetensorsFile *st, const JsonValue *entry, uint64_t *shape, SafetensorsTensor *t)
 {
     static const char *const names[3] = {"dtype", "shape", "data_offsets"};
@@ -269,7 +276,7 @@ static int check_metadata(SafetensorsFile *st, const JsonValue *metadata)
     return 0;
 }
 
-/* Fill st->tensors from st->header. Of equal names the last counts, as in the reference library. */
+/* Fill st->tensors from st->header. Of entries with the same name the last counts, as in the reference library. */
 static int read_entries(SafetensorsFile *st)
 {
     const JsonValue *metadata = NULL;
@@ -299,7 +306,8 @@ static int read_entries(SafetensorsFile *st)
 
 /* ---- do the tensors cover the data? ------------------------------------------------------------------------------ */
 
-/* data_offsets must be in order, and as far apart as dtype and shape need. Counts the elements. */
+/* Count the elements: the product of the shape, 1 for a scalar. data_offsets must be exactly as far apart as so many
+ * elements of this dtype need. */
 static int check_tensor(SafetensorsFile *st, SafetensorsTensor *t)
 {
     uint64_t end = t->offset + t->length, bits;
@@ -323,7 +331,7 @@ static int check_tensor(SafetensorsFile *st, SafetensorsTensor *t)
     return 0;
 }
 
-/* By offset; an empty tensor comes before one that starts at the same byte. */
+/* By offset. At the same offset an empty tensor comes first, and empty ones are in order of their names. */
 static int compare_offsets(const void *left, const void *right)
 {
     const SafetensorsTensor *a = left, *b = right;
@@ -337,7 +345,7 @@ static int compare_offsets(const void *left, const void *right)
     return order;
 }
 
-/* Most files are in order already. */
+/* Bring the tensors in order of offset, which most files have already, and the table of names with them. */
 static void sort_tensors(SafetensorsFile *st)
 {
     size_t i = 1;
@@ -351,7 +359,8 @@ static void sort_tensors(SafetensorsFile *st)
         *lookup_slot(st, st->tensors[i].name, st->tensors[i].name_length) = (uint32_t)i + 1;
 }
 
-/* In order of offset the tensors must follow one another from the first byte of the data to the last. */
+/* In order of offset each tensor must begin where the one before it ends, the first at byte 0, and the last must end
+ * with the file. So no byte belongs to two tensors, and none can hide between them. */
 static int check_cover(SafetensorsFile *st)
 {
     const char *again = st->repeated_names ? " (a name is there twice: its last entry counts)" : "";
@@ -465,7 +474,7 @@ const unsigned char *safetensors_data(const SafetensorsTensor *tensor)
 
 /* ---- tensors as float32 ------------------------------------------------------------------------------------------ */
 
-#define PIECE ((size_t)1 << 17) /* elements that a thread converts at a time */
+#define CHUNK ((size_t)1 << 17) /* elements that a thread converts at a time */
 
 static int read_floats(SafetensorsFile *st, const SafetensorsTensor *tensor, float *dst);
 
@@ -482,40 +491,41 @@ static void release(const SafetensorsTensor *tensor)
         file_release_pages(safetensors_data(tensor), (size_t)tensor->length);
 }
 
-/* A piece of a tensor is a tensor, too. */
-static void read_piece(void *context, size_t begin, size_t end, int thread)
+/* A chunk of a tensor is like a tensor, only shorter. */
+static void read_chunk(void *context, size_t begin, size_t end, int thread)
 {
     const Reading *r = context;
     size_t size = dtype_bits(r->tensor->dtype) / 8;
-    SafetensorsTensor piece = *r->tensor;
+    SafetensorsTensor chunk = *r->tensor;
     (void)thread;
-    piece.offset += begin * size;
-    piece.elements = end - begin;
-    piece.length = piece.elements * size;
-    read_floats(r->st, &piece, r->dst + begin);
+    chunk.offset += begin * size;
+    chunk.elements = end - begin;
+    chunk.length = chunk.elements * size;
+    read_floats(r->st, &chunk, r->dst + begin);
 }
 
-/* In parallel. An empty piece comes first: it fails if the dtype cannot be read. */
-static int read_pieces(SafetensorsFile *st, const SafetensorsTensor *tensor, float *dst)
+/* A long tensor: the threads share its chunks. An empty chunk goes first, which fails if the dtype cannot be read. */
+static int read_chunks(SafetensorsFile *st, const SafetensorsTensor *tensor, float *dst)
 {
     Reading reading = {st, tensor, dst};
     SafetensorsTensor empty = *tensor;
     empty.elements = empty.length = 0;
     if (read_floats(st, &empty, dst) != 0)
         return -1;
-    threads_for((size_t)tensor->elements, PIECE, read_piece, &reading);
-    release(tensor); /* the pages between two pieces */
+    threads_for((size_t)tensor->elements, CHUNK, read_chunk, &reading);
+    release(tensor); /* and the pages that two chunks share */
     return 0;
 }
 
-/* Convert a tensor to float32 at dst [elements]. A dtype that can be computed with is here and nowhere else. The memory
- * of the file's pages is given back once they were read, so that the copy is nearly all that there is at any time. */
+/* Convert all of a tensor to float32 at dst [elements], from whatever dtype it has. This is the only place that knows
+ * how: a dtype that is added here works everywhere. Pages of the mapping are given back once they were read, so that a
+ * model never takes more memory than its copy and little more. */
 static int read_floats(SafetensorsFile *st, const SafetensorsTensor *tensor, float *dst)
 {
     const unsigned char *src = safetensors_data(tensor);
     size_t n = (size_t)tensor->elements;
-    if (n > PIECE)
-        return read_pieces(st, tensor, dst);
+    if (n > CHUNK)
+        return read_chunks(st, tensor, dst);
     switch (tensor->dtype) {
     case DTYPE_BF16: /* the upper half of a float32 */
         for (size_t i = 0; i < n; i++) {

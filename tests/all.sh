@@ -30,7 +30,7 @@ one() { # one COMMAND..: run a test, show what it prints, and count a crash as a
 for program; do
     one ${EMULATOR-} "$program"
 done
-for script in layout chapter cli checkpoint_commands chat download; do
+for script in rooms chapter cli checkpoint_commands chat download; do
     case " ${WITHOUT-} ${EMULATOR:+emulated-$script}" in
     *" $script "*) ;;
     *" emulated-checkpoint_commands" | *" emulated-chat")

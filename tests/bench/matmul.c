@@ -225,8 +225,9 @@ int main(int argc, char **argv)
     unsigned char *memory = pages(size);
     float *x = (float *)(void *)pages(most_n * 4864 * sizeof *x);
     float *out = (float *)(void *)pages(most_n * 2 * 4864 * sizeof *out);
-    Workspace ws;
-    if (!memory || !x || !out || workspace_init(&ws, 4864, most_n, 64, 7, err)) {
+    Workspace ws = {.size = matmul_scratch_bytes(4864, most_n)};
+    ws.memory = aligned_alloc(64, ws.size);
+    if (!memory || !x || !out || !ws.memory) {
         fprintf(stderr, "out of memory\n");
         return 1;
     }

@@ -11,7 +11,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 passed=0 failed=0 skipped=0
 good() { passed=$((passed + 1)); }
-bad() { failed=$((failed + 1)); echo "layout: $*"; }
+bad() { failed=$((failed + 1)); echo "rooms: $*"; }
 
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -147,5 +147,5 @@ $names
 END
 [ $count -ge 15 ] && good || bad "README's table \"Reading along\" has $count rows"
 
-echo "layout: $passed passed, $failed failed, $skipped skipped"
+echo "rooms: $passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]
