@@ -106,7 +106,7 @@ static void test_all(void)
             stop = counts[t] == 1; /* of several threads, the one that tells may have nothing to do */
             check(sha256_all(tasks, N, note, &stop) == (stop ? -1 : 0), "progress stops the work");
             stop = false;
-            check(sha256_all(tasks, N, NULL, NULL) == 0 && sha256_all(NULL, 0, note, &stop) == 0, "without progress");
+            check(sha256_all(tasks, N, NULL, NULL) == 0 && sha256_all(tasks, 0, note, &stop) == 0, "without progress");
         }
     threads_stop();
 }
