@@ -345,7 +345,7 @@ static char *find_model(const char *model, char err[512])
     return NULL;
 }
 
-char *checkpoint_directory(const char *model, char err[512])
+char *locate_folder(const char *model, char err[512])
 {
     char *path = find_model(model, err);
     if (!path || file_is_folder(path))
@@ -372,7 +372,7 @@ static bool has_weights(const char *folder)
     return contains(folder, WEIGHTS) || contains(folder, INDEX);
 }
 
-char *checkpoint_default(bool *is_demo, char err[512])
+char *locate_default(bool *is_demo, char err[512])
 {
     static const char *const demos[] = {"tests/demo", "../share/run/demo"};
     *is_demo = false;

@@ -19,9 +19,9 @@ int checkpoint_open(Checkpoint *c, const char *model, bool read_into_memory, cha
 void checkpoint_close(Checkpoint *c);
 
 /* The default model's path (fresh): "." if weights are there, else the demo model beside the executable (*is_demo). */
-char *checkpoint_default(bool *is_demo, char err[512]);
+char *locate_default(bool *is_demo, char err[512]);
 /* Folder (fresh) that model means, without opening weights: for tokenizers and configs. A file means its folder. */
-char *checkpoint_directory(const char *model, char err[512]);
+char *locate_folder(const char *model, char err[512]);
 
 /* All tensors of all shards, in order of shard and offset. i < checkpoint_tensor_count(). */
 size_t checkpoint_tensor_count(const Checkpoint *c);

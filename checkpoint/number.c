@@ -44,16 +44,16 @@ static const FloatFormat floats[DTYPE_COUNT] = {
     [DTYPE_F8_E5M2FNUZ] = {5, 2, 16, 0x7f, 0, 0x80, false, true},
 };
 
-bool dtype_is_float(Dtype dtype)
+bool number_is_float(Dtype dtype)
 {
     return floats[dtype].exponent_bits > 0;
 }
 
-bool dtype_float_layout(Dtype dtype, int *exponent_bits, int *mantissa_bits)
+bool number_float_layout(Dtype dtype, int *exponent_bits, int *mantissa_bits)
 {
     *exponent_bits = floats[dtype].exponent_bits;
     *mantissa_bits = floats[dtype].mantissa_bits;
-    return dtype_is_float(dtype);
+    return number_is_float(dtype);
 }
 
 static bool is_signed_integer(Dtype dtype)
@@ -61,7 +61,7 @@ static bool is_signed_integer(Dtype dtype)
     return dtype == DTYPE_I8 || dtype == DTYPE_I16 || dtype == DTYPE_I32 || dtype == DTYPE_I64;
 }
 
-size_t dtype_parts(Dtype dtype)
+size_t number_parts(Dtype dtype)
 {
     return dtype == DTYPE_C64 ? 2 : 1;
 }
@@ -69,7 +69,7 @@ size_t dtype_parts(Dtype dtype)
 /* Bytes of a number; C64 is two of them. */
 static size_t part_bytes(Dtype dtype)
 {
-    return dtype_bits(dtype) / 8 / dtype_parts(dtype);
+    return dtype_bits(dtype) / 8 / number_parts(dtype);
 }
 
 static uint64_t read_code(Dtype dtype, const unsigned char *p)
@@ -121,7 +121,7 @@ static Number number_from_whole(bool negative, uint64_t magnitude)
 Number number_read(Dtype dtype, const unsigned char *element)
 {
     uint64_t code = read_code(dtype, element), sign = UINT64_C(1) << (8 * part_bytes(dtype) - 1);
-    if (dtype_is_float(dtype)) {
+    if (number_is_float(dtype)) {
         double value = float_from_code(&floats[dtype], 8 * part_bytes(dtype), code);
         return number_from_double(value, value);
     }
@@ -236,7 +236,7 @@ static int write_whole(Dtype dtype, unsigned char *element, const Number *n, cha
 
 int number_write(Dtype dtype, unsigned char *element, const Number *n, char err[512])
 {
-    if (dtype_is_float(dtype))
+    if (number_is_float(dtype))
         return write_float(dtype, element, dtype == DTYPE_F64 ? n->value : n->odd, err);
     return write_whole(dtype, element, n, err);
 }
@@ -312,7 +312,7 @@ static int apply_to_part(Dtype dtype, NumberOperation operation, const Number *v
     if (operation != NUMBER_SET && dtype == DTYPE_BOOL)
         return fail(err, "BOOL has no arithmetic");
     if (operation != NUMBER_SET)
-        result = dtype_is_float(dtype) ? real_result(operation, x.value, v->value) : whole_result(operation, &x, v);
+        result = number_is_float(dtype) ? real_result(operation, x.value, v->value) : whole_result(operation, &x, v);
     if (isinf(result.value) && isfinite(x.value) && isfinite(v->value))
         return fail(err, "the result is beyond the largest double");
     return number_write(format, part, &result, err);
@@ -349,7 +349,7 @@ static void decode_small(Dtype dtype, const unsigned char *in, size_t n, double 
     }                                                                                                                  \
     break
 
-void numbers_decode(Dtype dtype, const unsigned char *in, size_t n, double *out)
+void number_decode(Dtype dtype, const unsigned char *in, size_t n, double *out)
 {
     float block[512];
     switch (dtype) {
@@ -401,7 +401,7 @@ const char *number_text(Dtype dtype, const unsigned char *element, char out[64])
     Number n = number_read(dtype, element);
     if (dtype == DTYPE_BOOL) {
         snprintf(out, 64, n.magnitude ? "true" : "false");
-    } else if (!dtype_is_float(dtype)) {
+    } else if (!number_is_float(dtype)) {
         snprintf(out, 64, "%s%" PRIu64, n.negative ? "-" : "", n.magnitude);
     } else if (dtype == DTYPE_C64) {
         char real[28], imaginary[28];

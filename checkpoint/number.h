@@ -29,11 +29,11 @@ const char *number_text(Dtype dtype, const unsigned char *element, char out[64])
 
 /* Bits of a float's exponent and mantissa; false if it is no float, or one below a byte. The sign, if there is one,
  * comes first. */
-bool dtype_float_layout(Dtype dtype, int *exponent_bits, int *mantissa_bits);
-bool dtype_is_float(Dtype dtype);
+bool number_float_layout(Dtype dtype, int *exponent_bits, int *mantissa_bits);
+bool number_is_float(Dtype dtype);
 
 /* n elements as doubles (U64 and I64 rounded). C64: 2n numbers, real and imaginary parts in turn. */
-void numbers_decode(Dtype dtype, const unsigned char *in, size_t n, double *out);
-size_t dtype_parts(Dtype dtype); /* numbers of an element: 2 for C64, else 1 */
+void number_decode(Dtype dtype, const unsigned char *in, size_t n, double *out);
+size_t number_parts(Dtype dtype); /* numbers of an element: 2 for C64, else 1 */
 
 #endif

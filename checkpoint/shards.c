@@ -322,7 +322,7 @@ static int write_part(NewFile *f, const Plan *p, size_t shard, const char *path,
     return shard_write(f, path, &content, err);
 }
 
-int shards_merge(const Checkpoint *c, const char *path, FileProgress *progress, void *context, char err[512])
+int split_merge(const Checkpoint *c, const char *path, FileProgress *progress, void *context, char err[512])
 {
     Plan p = {0};
     NewFile f = {.fd = -1};
@@ -462,7 +462,7 @@ static int write_split(Split *s, char err[512])
     return status;
 }
 
-int shards_split(const Checkpoint *c, const char *directory, uint64_t max_bytes, FileProgress *progress, void *context,
+int split_model(const Checkpoint *c, const char *directory, uint64_t max_bytes, FileProgress *progress, void *context,
                  size_t *n_shards, char err[512])
 {
     Plan p = {0};

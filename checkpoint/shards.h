@@ -30,10 +30,10 @@ int shard_write(NewFile *f, const char *path, const ShardContent *content, char 
  * what belongs to no layer and one a layer; writes them, their index and copies of config and tokenizer files into
  * directory, which is made if need be. Nothing that is there is replaced. A single shard becomes model.safetensors
  * without an index. */
-int shards_split(const Checkpoint *c, const char *directory, uint64_t max_bytes, FileProgress *progress, void *context,
+int split_model(const Checkpoint *c, const char *directory, uint64_t max_bytes, FileProgress *progress, void *context,
                  size_t *n_shards, char err[512]);
 /* All tensors of c in the one file path, which must not exist. */
-int shards_merge(const Checkpoint *c, const char *path, FileProgress *progress, void *context, char err[512]);
+int split_merge(const Checkpoint *c, const char *path, FileProgress *progress, void *context, char err[512]);
 
 /* The layer that a tensor's name tells: the first part between dots that is a number. False if there is none. */
 bool tensor_layer(const SafetensorsTensor *t, uint64_t *layer);

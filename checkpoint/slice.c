@@ -272,7 +272,7 @@ struct Scan {
     void *results;
     double shrink, low, scale; /* histogram; shrink: 1/2 where the range is beyond the largest double */
     size_t bins;
-    double wanted; /* slice_place() */
+    double wanted; /* statistics_find() */
     _Atomic uint64_t found;
     _Atomic bool failed;
 };
@@ -281,7 +281,7 @@ static void scan_piece(void *context, size_t begin, size_t end, int thread)
 {
     Scan *scan = context;
     const Slice *s = scan->slice;
-    size_t size = dtype_bits(s->tensor->dtype) / 8, parts = dtype_parts(s->tensor->dtype), n;
+    size_t size = dtype_bits(s->tensor->dtype) / 8, parts = number_parts(s->tensor->dtype), n;
     double x[2 * BLOCK];
     unsigned char gathered[8 * BLOCK];
     for (size_t at = begin; at < end && !scan->failed; at += n) {
@@ -295,7 +295,7 @@ static void scan_piece(void *context, size_t begin, size_t end, int thread)
         if (scan->raw) {
             scan->raw(scan, in, n, thread);
         } else {
-            numbers_decode(s->tensor->dtype, in, n, x);
+            number_decode(s->tensor->dtype, in, n, x);
             scan->block(scan, x, n * parts, at, begin / PIECE, thread);
         }
     }
@@ -317,15 +317,15 @@ static int scan_slice(Scan *scan, char err[512])
 
 /* Of a block, a piece, or all; stats.std is the sum of squared differences from the mean until the end. */
 typedef struct {
-    SliceStats stats;
+    Statistics stats;
     uint64_t finite;
 } Part;
 
 /* Adds b, which comes later, to a. */
 static void merge_parts(Part *a, const Part *b)
 {
-    SliceStats *s = &a->stats;
-    const SliceStats *t = &b->stats;
+    Statistics *s = &a->stats;
+    const Statistics *t = &b->stats;
     s->count += t->count, s->nan += t->nan, s->plus_inf += t->plus_inf, s->minus_inf += t->minus_inf,
         s->zero += t->zero;
     if (b->finite == 0)
@@ -472,7 +472,7 @@ static int stats_by_value(const Slice *s, Part *all, char err[512])
     return counts ? 0 : -1;
 }
 
-int slice_stats(const Slice *s, SliceStats *stats, char err[512])
+int statistics_compute(const Slice *s, Statistics *stats, char err[512])
 {
     Part all = {0};
     if ((is_countable(s) ? stats_by_value : stats_by_block)(s, &all, err) != 0)
@@ -501,7 +501,7 @@ static void count_block(Scan *scan, double *x, size_t n, uint64_t at, size_t pie
         add_to_bin(scan, (uint64_t *)scan->results + (size_t)thread * scan->bins, x[i], 1);
 }
 
-int slice_histogram(const Slice *s, double low, double high, uint64_t *bins, size_t n, char err[512])
+int statistics_histogram(const Slice *s, double low, double high, uint64_t *bins, size_t n, char err[512])
 {
     size_t threads = (size_t)threads_count();
     uint64_t *parts = calloc(threads, n * sizeof *parts);
@@ -538,12 +538,12 @@ static void find_in_block(Scan *scan, double *x, size_t n, uint64_t at, size_t p
         return;
     while (x[i] != scan->wanted)
         i++;
-    uint64_t place = at + i / dtype_parts(scan->slice->tensor->dtype), before = scan->found;
+    uint64_t place = at + i / number_parts(scan->slice->tensor->dtype), before = scan->found;
     while (place < before && !atomic_compare_exchange_weak(&scan->found, &before, place)) {
     }
 }
 
-int slice_place(const Slice *s, double value, uint64_t *at, char err[512])
+int statistics_find(const Slice *s, double value, uint64_t *at, char err[512])
 {
     Scan scan = {.slice = s, .block = find_in_block, .wanted = value, .found = UINT64_MAX};
     int status = scan_slice(&scan, err);
@@ -615,11 +615,11 @@ static int write_npy_header(const Slice *s, FILE *f, char err[512])
     return 0;
 }
 
-int slice_write_npy(const Slice *s, FILE *f, char err[512])
+int npy_write(const Slice *s, FILE *f, char err[512])
 {
     Dtype dtype = s->tensor->dtype;
     size_t size = dtype_bits(dtype) / 8, n;
-    bool widen = dtype == DTYPE_BF16 || (dtype_is_float(dtype) && size == 1);
+    bool widen = dtype == DTYPE_BF16 || (number_is_float(dtype) && size == 1);
     unsigned char raw[8 * BLOCK];
     double x[BLOCK];
     float y[BLOCK];
@@ -630,7 +630,7 @@ int slice_write_npy(const Slice *s, FILE *f, char err[512])
         if (slice_gather(s, at, n, raw, err) != 0)
             return -1;
         if (widen)
-            numbers_decode(dtype, raw, n, x);
+            number_decode(dtype, raw, n, x);
         for (size_t i = 0; widen && i < n; i++)
             y[i] = (float)x[i];
         if (widen)

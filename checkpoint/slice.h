@@ -52,17 +52,17 @@ typedef struct {
     uint64_t count; /* numbers: two per element of C64 */
     uint64_t nan, plus_inf, minus_inf, zero;
     double min, max, mean, std; /* of the finite ones; NaN if there are none. std divides by their number */
-} SliceStats;
+} Statistics;
 
 /* In parallel; the result does not depend on the number of threads. */
-int slice_stats(const Slice *s, SliceStats *stats, char err[512]);
+int statistics_compute(const Slice *s, Statistics *stats, char err[512]);
 /* The first element of the slice that has that value; UINT64_MAX: none. */
-int slice_place(const Slice *s, double value, uint64_t *at, char err[512]);
+int statistics_find(const Slice *s, double value, uint64_t *at, char err[512]);
 /* How many of the finite numbers lie in each of n equal parts of [low, high]. */
-int slice_histogram(const Slice *s, double low, double high, uint64_t *bins, size_t n, char err[512]);
+int statistics_histogram(const Slice *s, double low, double high, uint64_t *bins, size_t n, char err[512]);
 
 /* A NumPy file (.npy, version 1.0) of the slice; BF16 and the 8-bit floats, which NumPy lacks, widened to float32.
  * Errors of writing stay in ferror(f). */
-int slice_write_npy(const Slice *s, FILE *f, char err[512]);
+int npy_write(const Slice *s, FILE *f, char err[512]);
 
 #endif

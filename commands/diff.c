@@ -110,7 +110,7 @@ static uint64_t set_aside(double *a, double *b, size_t n)
 /* The largest |b - a|, where it comes first, and the number of elements that changed. */
 static void add_changes(Difference *total, const Comparison *c, size_t at, size_t n, const double *a, const double *b)
 {
-    size_t parts = dtype_parts(c->a->dtype), size = dtype_bits(c->a->dtype) / 8;
+    size_t parts = number_parts(c->a->dtype), size = dtype_bits(c->a->dtype) / 8;
     const unsigned char *x = safetensors_data(c->a) + at * size, *y = safetensors_data(c->b) + at * size;
     for (size_t i = 0; i < n * parts; i++) {
         double d = fabs(b[i] - a[i]);
@@ -127,7 +127,7 @@ static void compare_numbers(void *context, size_t begin, size_t end, int thread)
 {
     const Comparison *c = context;
     double a[2 * BLOCK], b[2 * BLOCK];
-    size_t size_a = dtype_bits(c->a->dtype) / 8, size_b = dtype_bits(c->b->dtype) / 8, parts = dtype_parts(c->a->dtype),
+    size_t size_a = dtype_bits(c->a->dtype) / 8, size_b = dtype_bits(c->b->dtype) / 8, parts = number_parts(c->a->dtype),
            n;
     Difference *d = &c->pieces[begin / PIECE];
     (void)thread;
@@ -135,8 +135,8 @@ static void compare_numbers(void *context, size_t begin, size_t end, int thread)
         n = end - at < BLOCK ? end - at : BLOCK;
         const unsigned char *x = safetensors_data(c->a) + at * size_a, *y = safetensors_data(c->b) + at * size_b;
         uint64_t infinite = 0;
-        numbers_decode(c->a->dtype, x, n, a);
-        numbers_decode(c->b->dtype, y, n, b);
+        number_decode(c->a->dtype, x, n, a);
+        number_decode(c->b->dtype, y, n, b);
         d->elements += n;
         if (c->a->dtype != c->b->dtype || memcmp(x, y, n * size_a) != 0) {
             infinite = set_aside(a, b, n * parts);
@@ -196,7 +196,7 @@ static void compare_pair(Pair *p)
     }
     p->status = a->dtype != b->dtype ? RETYPED : equal_bytes(a, b) ? SAME : CHANGED;
     p->compared = p->status != SAME && dtype_bits(a->dtype) >= 8 && dtype_bits(b->dtype) >= 8
-                  && dtype_parts(a->dtype) == dtype_parts(b->dtype);
+                  && number_parts(a->dtype) == number_parts(b->dtype);
     if (p->compared)
         p->difference = difference_of(a, b);
 }

@@ -29,7 +29,7 @@ static char *model_path(const char *model)
         usage_error("the model's path is empty");
     if (model)
         return must(strdup(model));
-    char *path = checkpoint_default(&is_demo, err);
+    char *path = locate_default(&is_demo, err);
     if (!path)
         die(EXIT_FAILED, "%s", err);
     if (is_demo)
@@ -105,7 +105,7 @@ Tokenizer *open_tokenizer(void)
         free(path);
         return t;
     }
-    char *directory = checkpoint_directory(path, err);
+    char *directory = locate_folder(path, err);
     Tokenizer *t = directory ? tokenizer_open(directory, err) : NULL;
     if (!t)
         die(EXIT_FAILED, "%s", err);

@@ -304,11 +304,11 @@ static void print_values_json(const Slice *s)
 
 /* ---- statistics -------------------------------------------------------------------------------------------------- */
 
-static SliceStats stats_of(const Slice *s)
+static Statistics stats_of(const Slice *s)
 {
-    SliceStats stats;
+    Statistics stats;
     char err[512];
-    if (slice_stats(s, &stats, err) != 0)
+    if (statistics_compute(s, &stats, err) != 0)
         die(EXIT_FAILED, "%s", err);
     return stats;
 }
@@ -317,19 +317,19 @@ static uint64_t place_of(const Slice *s, double value)
 {
     uint64_t at;
     char err[512];
-    if (slice_place(s, value, &at, err) != 0)
+    if (statistics_find(s, value, &at, err) != 0)
         die(EXIT_FAILED, "%s", err);
     return at;
 }
 
-static void histogram_of(const Slice *s, const SliceStats *stats, uint64_t bins[BINS])
+static void histogram_of(const Slice *s, const Statistics *stats, uint64_t bins[BINS])
 {
     char err[512];
-    if (slice_histogram(s, stats->min, stats->max, bins, BINS, err) != 0)
+    if (statistics_histogram(s, stats->min, stats->max, bins, BINS, err) != 0)
         die(EXIT_FAILED, "%s", err);
 }
 
-static void print_histogram(const Slice *s, const SliceStats *stats)
+static void print_histogram(const Slice *s, const Statistics *stats)
 {
     uint64_t bins[BINS], most = 1;
     histogram_of(s, stats, bins);
@@ -354,7 +354,7 @@ static void print_extreme(const char *what, const Slice *s, double value)
 
 static void print_stats(const Slice *s)
 {
-    SliceStats stats = stats_of(s);
+    Statistics stats = stats_of(s);
     printf("count  %" PRIu64 "   zero %" PRIu64 "   NaN %" PRIu64 "   +inf %" PRIu64 "   -inf %" PRIu64 "\n",
            stats.count, stats.zero, stats.nan, stats.plus_inf, stats.minus_inf);
     if (isnan(stats.mean))
@@ -366,7 +366,7 @@ static void print_stats(const Slice *s)
         print_histogram(s, &stats);
 }
 
-static void print_stats_json(const SliceStats *stats)
+static void print_stats_json(const Statistics *stats)
 {
     printf("{\"count\":%" PRIu64 ",\"nan\":%" PRIu64 ",\"plus_inf\":%" PRIu64 ",\"minus_inf\":%" PRIu64
            ",\"zero\":%" PRIu64,
@@ -379,7 +379,7 @@ static void print_stats_json(const SliceStats *stats)
     putchar('}');
 }
 
-static void print_histogram_json(const Slice *s, const SliceStats *stats)
+static void print_histogram_json(const Slice *s, const Statistics *stats)
 {
     uint64_t bins[BINS];
     histogram_of(s, stats, bins);
@@ -393,7 +393,7 @@ static void print_histogram_json(const Slice *s, const SliceStats *stats)
 static bool print_stats_line(const SafetensorsTensor *t)
 {
     Slice s;
-    SliceStats stats = {0};
+    Statistics stats = {0};
     bool sliceable = dtype_bits(t->dtype) >= 8;
     if (sliceable) {
         parse_slice(&s, NULL, t);
@@ -426,7 +426,7 @@ static void print_stats_entry_json(const SafetensorsTensor *t, bool first)
         return;
     }
     parse_slice(&s, NULL, t);
-    SliceStats stats = stats_of(&s);
+    Statistics stats = stats_of(&s);
     print_stats_json(&stats);
     putchar('}');
     slice_free(&s);
@@ -481,7 +481,7 @@ static void tensor_json(const Slice *s, const DataArguments *a)
     printf(",\"slice_shape\":");
     print_slice_shape(s);
     if (a->stats) {
-        SliceStats stats = stats_of(s);
+        Statistics stats = stats_of(s);
         printf(",\"stats\":");
         print_stats_json(&stats);
         if (stats.max > stats.min)
@@ -500,7 +500,7 @@ static void write_npy(const Checkpoint *c, const Slice *s, const char *path)
     if (is_model_file(c, path))
         die(EXIT_FAILED, "--npy: %s is a file of the model itself", path);
     out_open(&out, path);
-    if (slice_write_npy(s, out.f, err) != 0)
+    if (npy_write(s, out.f, err) != 0)
         die(EXIT_FAILED, "%s", err);
     out_commit(&out);
 }
@@ -548,7 +548,7 @@ static const SafetensorsTensor *tensor_at(const SafetensorsFile *st, uint64_t of
 static const char *bits_text(const SafetensorsTensor *t, const unsigned char *element, char out[80])
 {
     int exponent = 0, mantissa = 0, bits = (int)dtype_bits(t->dtype), used = 0;
-    bool real = dtype_float_layout(t->dtype, &exponent, &mantissa) && t->dtype != DTYPE_C64;
+    bool real = number_float_layout(t->dtype, &exponent, &mantissa) && t->dtype != DTYPE_C64;
     for (int i = bits - 1; i >= 0; i--) {
         out[used++] = (char)('0' + (element[i / 8] >> i % 8 & 1));
         if (i > 0 && (real ? i == mantissa || i == mantissa + exponent : i % 8 == 0))
@@ -584,7 +584,7 @@ static void print_element(const SafetensorsTensor *t, uint64_t element, uint64_t
     char bits[80], value[64];
     int exponent, mantissa;
     size_t size = dtype_bits(t->dtype) / 8;
-    bool real = dtype_float_layout(t->dtype, &exponent, &mantissa) && t->dtype != DTYPE_C64;
+    bool real = number_float_layout(t->dtype, &exponent, &mantissa) && t->dtype != DTYPE_C64;
     printf("element ");
     print_index(stdout, t, element);
     printf(", byte %" PRIu64 " of its %zu\nbytes   ", byte, size);

@@ -59,7 +59,7 @@ int cmd_split(int argc, char **argv)
     open_checkpoint(&c, argv[1]);
     Progress p = {.what = "copying", .total = bytes_of(&c)};
     prepare_writing();
-    if (shards_split(&c, argv[2], by_layer ? 0 : most, tell_progress, &p, &shards, err) != 0)
+    if (split_model(&c, argv[2], by_layer ? 0 : most, tell_progress, &p, &shards, err) != 0)
         die(interrupted ? EXIT_INTERRUPTED : EXIT_FAILED, "%s", err);
     progress_end();
     print_written("directory", argv[2], shards, &c);
@@ -107,7 +107,7 @@ int cmd_merge(int argc, char **argv)
         warn("the shards' metadata differ: of equal keys the first shard's value is taken");
     Progress p = {.what = "copying", .total = bytes_of(&c)};
     prepare_writing();
-    if (shards_merge(&c, argv[2], tell_progress, &p, err) != 0)
+    if (split_merge(&c, argv[2], tell_progress, &p, err) != 0)
         die(interrupted ? EXIT_INTERRUPTED : EXIT_FAILED, "%s", err);
     progress_end();
     print_written("file", argv[2], 1, &c);

@@ -114,7 +114,7 @@ static void opens(const char *model, const char *tensors, const char *directory,
         }
         checkpoint_close(&c);
         checkpoint_close(&c);
-        char *folder = checkpoint_directory(model, err);
+        char *folder = locate_folder(model, err);
         check(folder && strcmp(folder, directory) == 0, "%s: folder %s", model, folder ? folder : err);
         free(folder);
     }
@@ -166,8 +166,8 @@ static void test_arguments(void)
     refuses("/dev/null", "is not a regular file");
     refuses("-", "./download.sh");
     char err[512];
-    check(!checkpoint_directory(at("nothing"), err) && strstr(err, "No such file"), "%s", err);
-    char *folder = checkpoint_directory("/dev/null", err);
+    check(!locate_folder(at("nothing"), err) && strstr(err, "No such file"), "%s", err);
+    char *folder = locate_folder("/dev/null", err);
     check(folder && strcmp(folder, "/dev") == 0, "folder of /dev/null");
     free(folder);
 }
@@ -549,7 +549,7 @@ static void test_tied_head(void)
 
 /* ---- the default model ---- */
 
-/* What checkpoint_default() says in a copy of this program at `program`, started in `folder`: run with an environment
+/* What locate_default() says in a copy of this program at `program`, started in `folder`: run with an environment
  * variable. */
 static void default_is(const char *program, const char *folder, const char *want)
 {
@@ -576,7 +576,7 @@ static void default_is(const char *program, const char *folder, const char *want
 static int tell_default(void)
 {
     bool is_demo;
-    char err[512], *path = checkpoint_default(&is_demo, err);
+    char err[512], *path = locate_default(&is_demo, err);
     printf("%s %s\n", path ? is_demo ? "demo" : "here" : "none", path ? path : err);
     free(path);
     return 0;
@@ -655,7 +655,7 @@ static void test_cut(void)
         check(truncate(path, size - gone) == 0, "%s", path);
         check(checkpoint_check_sizes(&mapped, err) == -1 && strstr(err, "cut.safetensors had"), "%s", err);
         check(checkpoint_check_sizes(&in_memory, err) == 0, "what was read into memory stays: %s", err);
-        check(shards_merge(&mapped, at("copy.safetensors"), NULL, NULL, err) == -1 && strstr(err, "became shorter"),
+        check(split_merge(&mapped, at("copy.safetensors"), NULL, NULL, err) == -1 && strstr(err, "became shorter"),
               "%d bytes are gone: %s", gone, err);
         check(access(at("copy.safetensors"), F_OK) != 0, "a copy with zeros for what is gone");
     }

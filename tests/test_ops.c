@@ -201,7 +201,7 @@ static void test_every_code(Dtype dtype, uint64_t codes, uint64_t largest)
         unsigned char in[8] = {(unsigned char)code, (unsigned char)(code >> 8)}, out[8] = {0};
         Number n = number_read(dtype, in);
         char err[512];
-        numbers_decode(dtype, in, 1, x);
+        number_decode(dtype, in, 1, x);
         wrong += number_write(dtype, out, &n, err) != 0;
         wrong += isnan(n.value) ? !isnan(x[0]) || !isnan(number_read(dtype, out).value)
                                 : memcmp(in, out, 8) != 0 || x[0] != n.value;
@@ -448,12 +448,12 @@ static void test_walk(void)
 
 /* ---- statistics -------------------------------------------------------------------------------------------------- */
 
-static SliceStats stats_of(const SafetensorsTensor *t, const char *spec)
+static Statistics stats_of(const SafetensorsTensor *t, const char *spec)
 {
     Slice s;
-    SliceStats stats = {0};
+    Statistics stats = {0};
     char err[512];
-    check(slice_parse(&s, spec, t, err) == 0 && slice_stats(&s, &stats, err) == 0, "%s", err);
+    check(slice_parse(&s, spec, t, err) == 0 && statistics_compute(&s, &stats, err) == 0, "%s", err);
     slice_free(&s);
     return stats;
 }
@@ -466,7 +466,7 @@ static void test_small_stats(void)
     write_model(path, "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,4],\"data_offsets\":[0,32]}}", numbers, sizeof numbers);
     SafetensorsFile st;
     open_file(&st, path);
-    SliceStats s = stats_of(&st.tensors[0], NULL);
+    Statistics s = stats_of(&st.tensors[0], NULL);
     check(s.count == 8 && s.nan == 1 && s.plus_inf == 1 && s.minus_inf == 1 && s.zero == 2, "counts");
     check(s.min == -2 && s.max == 4 && s.mean == 0.6, "min %g max %g mean %.17g", s.min, s.max, s.mean);
     check(fabs(s.std - sqrt(21.0 / 5 - 0.36)) < 1e-15, "std %.17g", s.std);
@@ -477,9 +477,9 @@ static void test_small_stats(void)
     Slice whole;
     uint64_t at, bins[3];
     check(slice_parse(&whole, NULL, &st.tensors[0], err) == 0, "%s", err);
-    check(slice_place(&whole, 4, &at, err) == 0 && at == 3, "place of 4: %" PRIu64, at);
-    check(slice_place(&whole, 7, &at, err) == 0 && at == UINT64_MAX, "no 7");
-    check(slice_histogram(&whole, -2, 4, bins, 3, err) == 0 && bins[0] == 1 && bins[1] == 3 && bins[2] == 1,
+    check(statistics_find(&whole, 4, &at, err) == 0 && at == 3, "place of 4: %" PRIu64, at);
+    check(statistics_find(&whole, 7, &at, err) == 0 && at == UINT64_MAX, "no 7");
+    check(statistics_histogram(&whole, -2, 4, bins, 3, err) == 0 && bins[0] == 1 && bins[1] == 3 && bins[2] == 1,
           "histogram");
     slice_free(&whole);
     safetensors_close(&st);
@@ -516,12 +516,12 @@ static void test_each_type(void)
         write_model(in_folder("type.safetensors"), header, types[i].data, n);
         SafetensorsFile st;
         open_file(&st, in_folder("type.safetensors"));
-        SliceStats stats = stats_of(&st.tensors[0], NULL);
+        Statistics stats = stats_of(&st.tensors[0], NULL);
         check(stats.min == types[i].min && stats.max == types[i].max, "%s: %g to %g", types[i].dtype, stats.min,
               stats.max);
         Slice whole;
         FILE *f = open_memstream(&npy, &length);
-        check(slice_parse(&whole, NULL, &st.tensors[0], err) == 0 && slice_write_npy(&whole, f, err) == 0, "%s", err);
+        check(slice_parse(&whole, NULL, &st.tensors[0], err) == 0 && npy_write(&whole, f, err) == 0, "%s", err);
         fclose(f);
         snprintf(want, sizeof want, "{'descr': '%s', 'fortran_order': False, 'shape': (3,), }", types[i].npy);
         check(length == 128 + n && !memcmp(npy + 10, want, strlen(want)) && !memcmp(npy + 128, types[i].data, n),
@@ -555,7 +555,7 @@ static void test_large_stats(void)
     write_model(path, header, data, 6 * N);
     SafetensorsFile st;
     open_file(&st, path);
-    SliceStats one[2], two[2];
+    Statistics one[2], two[2];
     for (int i = 0; i < 2; i++)
         one[i] = stats_of(&st.tensors[i], NULL);
     check(threads_start(2, err) == 0, "%s", err);
@@ -578,7 +578,7 @@ static void test_large_stats(void)
     uint64_t bins[2][5] = {{0}};
     for (int i = 0; i < 2; i++) {
         check(slice_parse(&s, NULL, &st.tensors[i], err) == 0, "%s", err);
-        check(slice_histogram(&s, 0, 60000, bins[i], 5, err) == 0, "%s", err);
+        check(statistics_histogram(&s, 0, 60000, bins[i], 5, err) == 0, "%s", err);
         slice_free(&s);
     }
     check(!memcmp(bins[0], bins[1], sizeof bins[0]) && bins[0][0] > bins[0][4], "histograms both ways");
@@ -969,7 +969,7 @@ static void test_split(void)
         size_t shards, length;
         snprintf(to, sizeof to, "%s/split%zu", folder, i);
         snprintf(back, sizeof back, "%s/merged%zu", folder, i);
-        check(shards_split(&c, to, cases[i].most, NULL, NULL, &shards, err) == 0, "%s", err);
+        check(split_model(&c, to, cases[i].most, NULL, NULL, &shards, err) == 0, "%s", err);
         check(shards == cases[i].shards, "%zu shards of at most %" PRIu64, shards, cases[i].most);
         Checkpoint parts;
         open_model(&parts, to);
@@ -980,21 +980,21 @@ static void test_split(void)
             check(index && strstr(index, "\"total_size\": 43"), "total_size");
             free(index);
         }
-        check(shards_merge(&parts, back, NULL, NULL, err) == 0, "%s", err);
+        check(split_merge(&parts, back, NULL, NULL, err) == 0, "%s", err);
         Checkpoint one;
         open_model(&one, back);
         check_same_tensors(&c, &one);
         checkpoint_close(&one);
-        check(shards_split(&c, to, cases[i].most, NULL, NULL, &shards, err) != 0 && strstr(err, "exists"), "%s", err);
-        check(shards_merge(&parts, back, NULL, NULL, err) != 0 && strstr(err, "exists"), "%s", err);
+        check(split_model(&c, to, cases[i].most, NULL, NULL, &shards, err) != 0 && strstr(err, "exists"), "%s", err);
+        check(split_merge(&parts, back, NULL, NULL, err) != 0 && strstr(err, "exists"), "%s", err);
         checkpoint_close(&parts);
     }
     const char *hard = in_folder("hard.safetensors"), *soft = in_folder("soft.safetensors");
     check(link(path, hard) == 0 && symlink(path, soft) == 0, "links");
-    check(shards_merge(&c, path, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
-    check(shards_merge(&c, hard, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
-    check(shards_merge(&c, soft, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
-    check(shards_merge(&c, in_folder("no/such/folder"), NULL, NULL, err) != 0, "a folder that is not there");
+    check(split_merge(&c, path, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
+    check(split_merge(&c, hard, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
+    check(split_merge(&c, soft, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
+    check(split_merge(&c, in_folder("no/such/folder"), NULL, NULL, err) != 0, "a folder that is not there");
     checkpoint_close(&c);
     write_mixed(in_folder("again.safetensors"));
     check(same_bytes(path, in_folder("again.safetensors")), "the input is as it was");
