@@ -18,8 +18,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAX_HEADER 100000000 /* the reference library's limit */
-
 bool tensor_layer(const SafetensorsTensor *t, uint64_t *layer)
 {
     size_t begin = 0;
@@ -138,11 +136,11 @@ static char *make_header(const char *path, const ShardContent *c, const Placed *
         fputc(' ', out);
     failed = ferror(out) || failed;
     failed = fclose(out) != 0 || !text || failed;
-    if (failed || *size - 8 > MAX_HEADER) {
+    if (failed || *size - 8 > SAFETENSORS_MAX_HEADER) {
         if (failed)
             fail(err, "%s: out of memory for the header", path);
         else
-            fail(err, "%s: the header would have %zu bytes; at most %d are allowed", path, *size - 8, MAX_HEADER);
+            fail(err, "%s: the header would have %zu bytes; at most %d are allowed", path, *size - 8, SAFETENSORS_MAX_HEADER);
         free(text);
         return NULL;
     }
