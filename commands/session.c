@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/threads.h"
 #include "checkpoint/edit.h"
+#include "checkpoint/locate.h"
 #include "checkpoint/weights.h"
 #include "commands/common.h"
 #include "kernels/elementary.h"
