@@ -2,7 +2,7 @@
 #include "base/threads.h"
 #include "checkpoint/number.h"
 #include "checkpoint/patch.h"
-#include "checkpoint/shards.h"
+#include "checkpoint/tensor.h"
 #include "commands/slice.h"
 
 #include <inttypes.h>

@@ -1,9 +1,9 @@
 /* run edit: changes numbers of a checkpoint in place. checkpoint_edit.c sees to it that nothing is lost. */
 #include "base/threads.h"
 #include "checkpoint/edit.h"
+#include "checkpoint/mask.h"
 #include "checkpoint/number.h"
 #include "checkpoint/patch.h"
-#include "checkpoint/shards.h"
 #include "commands/slice.h"
 #include "safetensors.h"
 

@@ -9,8 +9,7 @@
  */
 #include "base/sha256.h"
 #include "base/threads.h"
-#include "checkpoint/patch.h"
-#include "checkpoint/shards.h"
+#include "checkpoint/fingerprint.h"
 #include "commands/slice.h"
 
 #include <errno.h>
@@ -70,7 +69,7 @@ static void free_hashes(Hashes *h)
 static void model_fingerprint(const Hashes *h, char hex[65])
 {
     char err[512];
-    if (tensors_fingerprint(h->entries, h->n_tensors, (const Digest *)h->tensors, hex, err) != 0)
+    if (fingerprint_of(h->checkpoint, (const Digest *)h->tensors, hex, err) != 0)
         die(EXIT_FAILED, "%s", err);
 }
 

@@ -9,8 +9,9 @@
 
 #include "base/file.h"
 #include "base/threads.h"
+#include "checkpoint/npy.h"
 #include "checkpoint/number.h"
-#include "checkpoint/shards.h"
+#include "checkpoint/statistics.h"
 
 #define BINS  20
 #define EDGE  3   /* numbers that are shown at either end of a long axis */

@@ -1,5 +1,5 @@
 /* run split and run merge: the same model in other files. */
-#include "checkpoint/shards.h"
+#include "checkpoint/split.h"
 #include "commands/slice.h"
 
 #include <inttypes.h>

@@ -270,10 +270,11 @@ __attribute__((destructor)) static void end(void)
 #include "checkpoint/patch.h"
 #include "generate/config.h"
 #include "generate/generate.h"
-#include "checkpoint/shards.h"
 #include "checkpoint/slice.h"
 #include "base/threads.h"
 #include "base/unicode.h"
+#include "checkpoint/split.h"
+#include "checkpoint/statistics.h"
 #include "checkpoint/weights.h"
 #include "check.h"
 

@@ -11,7 +11,7 @@
 #include "check.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/locate.h"
-#include "checkpoint/shards.h"
+#include "checkpoint/split.h"
 #include "checkpoint/weights.h"
 
 static char root[256], home[4096]; /* a fresh folder; the working directory at the start */

@@ -19,10 +19,14 @@
 #include "check.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/edit.h"
+#include "checkpoint/mask.h"
+#include "checkpoint/npy.h"
 #include "checkpoint/number.h"
 #include "checkpoint/patch.h"
-#include "checkpoint/shards.h"
 #include "checkpoint/slice.h"
+#include "checkpoint/split.h"
+#include "checkpoint/statistics.h"
+#include "checkpoint/writer.h"
 
 static char folder[] = "/tmp/run-ops-XXXXXX";
 
@@ -909,7 +913,7 @@ static void test_patches(void)
     }
     check(accepted == 0 && same_bytes(base, tuned), "%zu damaged patches were applied", accepted);
     free(bytes);
-    check(apply_patch(base, tuned, err) != 0 && strstr(err, "no patch"), "%s", err);
+    check(apply_patch(base, tuned, err) != 0 && strstr(err, "not a patch"), "%s", err);
 }
 
 /* ---- split and merge --------------------------------------------------------------------------------------------- */
@@ -1009,19 +1013,19 @@ static void test_writer(void)
     open_file(&st, source);
     SafetensorsTensor a = st.tensors[0], b = a;
     const SafetensorsTensor *both[2] = {&a, &b};
-    ShardContent content = {.tensors = both, .n = 2};
+    WriterContent content = {.tensors = both, .n = 2};
     NewFile f = {.fd = -1};
     b.name = "__metadata__";
     b.name_length = 12;
-    check(shard_write(&f, path, &content, err) != 0 && strstr(err, "__metadata__"), "%s", err);
+    check(writer_write(&f, path, &content, err) != 0 && strstr(err, "__metadata__"), "%s", err);
     new_file_end(&f);
     b.name = "a";
     b.name_length = 1;
-    check(shard_write(&f, path, &content, err) != 0 && strlen(err) > 10, "a name twice: %s", err);
+    check(writer_write(&f, path, &content, err) != 0 && strlen(err) > 10, "a name twice: %s", err);
     new_file_end(&f);
     check(access(path, F_OK) != 0 && access(in_folder("written.safetensors.part"), F_OK) != 0, "nothing is left");
     content.n = 0;
-    check(shard_write(&f, path, &content, err) == 0 && new_files_publish(&f, 1, err) == 0, "%s", err);
+    check(writer_write(&f, path, &content, err) == 0 && new_files_publish(&f, 1, err) == 0, "%s", err);
     new_file_end(&f);
     SafetensorsFile empty;
     open_file(&empty, path);
