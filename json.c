@@ -1,4 +1,4 @@
-/* JSON (RFC 8259) has six rules, and this parser one function for each:
+/* JSON (RFC 8259) has six rules, and this parser has a function for each:
  *
  *     value    object | array | string | number | true | false | null
  *     object   {}   or   { string : value , string : value , ... }
@@ -7,12 +7,24 @@
  *     number   -? (0 | [1-9][0-9]*) (. [0-9]+)? ([eE] [+-]? [0-9]+)?
  *     space    blank, tab, line feed, carriage return: anywhere between two of the above
  *
- * A text is one value. Each function begins at the next unread byte and either reads its rule to the end or says at
- * which byte the text breaks it. Values become nodes of a tree: the members of an array or object are a list, the first
- * one its child. Nodes lie one behind another in big chunks of memory that are freed together with the root. Nothing of
- * the text is copied but strings with escapes: the others, and all numbers, are pointers into it.
+ * A text is one value. Each function starts at the next unread byte, and either reads as far as its rule goes or says
+ * at which byte the text breaks the rule. One byte always tells which rule comes next, so the parser never goes back.
  *
- * parse_value() calls itself through arrays and objects, JSON_MAX_DEPTH times at most: a deeper text is refused.
+ * Values become the nodes of a tree. The members of an array or object are a linked list that begins at its child:
+ *
+ *     {"shape": [2, 3], "dtype": "F32"}       object
+ *                                               | child
+ *                                               v                 next
+ *                                             array, key "shape" -----> string "F32", key "dtype"
+ *                                               | child
+ *                                               v          next
+ *                                             integer "2" -----> integer "3"
+ *
+ * The nodes of a text lie one behind another in large chunks of memory, which are freed together. Numbers and most
+ * strings are not copied: their nodes point into the text. Only a string with escapes needs memory of its own.
+ *
+ * parse_value() calls itself for the members of arrays and objects. A text that nests deeper than JSON_MAX_DEPTH is
+ * refused, so that no text can exhaust the stack.
  */
 #include "json.h"
 
@@ -24,6 +36,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/unicode.h"
+
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 typedef struct Chunk {
@@ -31,35 +45,35 @@ typedef struct Chunk {
     size_t size; /* of the bytes that follow this struct */
 } Chunk;
 
-#define CHUNK_SMALLEST 4000u
-#define CHUNK_LARGEST 1000000u
+#define SMALLEST_CHUNK 4000u
+#define LARGEST_CHUNK 1000000u
 
-/* What json_parse() returns a pointer into: root comes first, so that a pointer to one is a pointer to the other. */
+/* What json_parse() returns a pointer into: root comes first, so a pointer to it is a pointer to the document, too. */
 typedef struct {
     JsonValue root;
     Chunk *chunks; /* the newest first */
-    char *free;    /* the rest of the newest: `left` bytes */
+    char *unused;  /* the end of the newest: `left` bytes */
     size_t left;
 } Document;
 
-/* size bytes, aligned for a JsonValue, that live as long as the document. NULL: no memory. */
+/* Allocate `size` bytes, aligned for a JsonValue, that live as long as the document. Each chunk is twice as large as
+ * the one before: a large document has few of them, and a small one wastes little. NULL when out of memory. */
 static void *allocate(Document *d, size_t size)
 {
     size = (size + 7) / 8 * 8;
-    if (size > d->left) { /* each chunk is twice the one before: few for a big document, little waste for a small one */
-        size_t wanted = d->chunks ? d->chunks->size * 2 : CHUNK_SMALLEST;
-        wanted = wanted > CHUNK_LARGEST ? CHUNK_LARGEST : wanted;
-        wanted = wanted < size ? size : wanted;
-        Chunk *chunk = malloc(sizeof *chunk + wanted);
+    if (size > d->left) {
+        size_t chunk_size = d->chunks ? MIN(d->chunks->size * 2, LARGEST_CHUNK) : SMALLEST_CHUNK;
+        chunk_size = MAX(chunk_size, size);
+        Chunk *chunk = malloc(sizeof *chunk + chunk_size);
         if (!chunk)
             return NULL;
-        *chunk = (Chunk){d->chunks, wanted};
+        *chunk = (Chunk){d->chunks, chunk_size};
         d->chunks = chunk;
-        d->free = (char *)(chunk + 1);
-        d->left = wanted;
+        d->unused = (char *)(chunk + 1);
+        d->left = chunk_size;
     }
-    void *p = d->free;
-    d->free += size;
+    void *p = d->unused;
+    d->unused += size;
     d->left -= size;
     return p;
 }
@@ -77,18 +91,18 @@ void json_free(JsonValue *root)
 /* ---- the text, and what is wrong with it ------------------------------------------------------------------------- */
 
 typedef struct {
-    const char *start, *at, *end; /* the text is [start, end); at is the next byte to read */
+    const char *start, *at, *end; /* the text is [start, end); `at` is the next byte to read */
     Document *document;
     char *err;
 } Parser;
 
-/* The next byte, unread; 0 at the end (and for a NUL byte: neither may stand where this is asked). */
+/* The next byte, unread. 0 at the end of the text, as for a NUL byte: no rule allows a NUL where this is asked. */
 static int peek(const Parser *p)
 {
     return p->at < p->end ? (unsigned char)*p->at : 0;
 }
 
-/* "byte N: " and a sentence. N counts from 0. */
+/* Write "byte N: " and a sentence to err, and return -1. */
 __attribute__((format(printf, 3, 4))) static int reject(const Parser *p, const char *at, const char *fmt, ...)
 {
     int n = snprintf(p->err, 512, "byte %zu: ", (size_t)(at - p->start));
@@ -99,7 +113,7 @@ __attribute__((format(printf, 3, 4))) static int reject(const Parser *p, const c
     return -1;
 }
 
-/* The usual sentence: what is there, and what belongs there. */
+/* The usual sentence: what is there, and what should be there. */
 static int fail_expected(const Parser *p, const char *at, const char *expected)
 {
     if (at >= p->end)
@@ -109,21 +123,14 @@ static int fail_expected(const Parser *p, const char *at, const char *expected)
     return reject(p, at, "found byte 0x%02x, expected %s", (unsigned char)*at, expected);
 }
 
-/* Many bytes are looked at eight at a time, as one number; the first byte is its lowest. */
+/* Many bytes are looked at eight at a time, as one number (load_u64). This is the number that has c in each byte. */
 #define EACH_BYTE(c) (0x0101010101010101u * (uint64_t)(c))
 
-static uint64_t load8(const char *s)
-{
-    const unsigned char *b = (const unsigned char *)s;
-    return (uint64_t)b[0] | (uint64_t)b[1] << 8 | (uint64_t)b[2] << 16 | (uint64_t)b[3] << 24 | (uint64_t)b[4] << 32 |
-           (uint64_t)b[5] << 40 | (uint64_t)b[6] << 48 | (uint64_t)b[7] << 56;
-}
-
-/* space: skips it and returns the byte behind it, unread. */
+/* space: skip it and return the byte behind it, unread. */
 static int skip_space(Parser *p)
 {
     for (;; p->at++) {
-        while (p->end - p->at >= 8 && load8(p->at) == EACH_BYTE(' '))
+        while (p->end - p->at >= 8 && load_u64(p->at) == EACH_BYTE(' ')) /* as in indented text */
             p->at += 8;
         int c = peek(p);
         if (c != ' ' && c != '\n' && c != '\r' && c != '\t')
@@ -133,29 +140,14 @@ static int skip_space(Parser *p)
 
 /* ---- string ------------------------------------------------------------------------------------------------------ */
 
-/* How many bytes from s on are one character of UTF-8, as far as they are well-formed; *whole if it ends there. */
-static size_t utf8_prefix(const char *s, const char *end, bool *whole)
-{
-    unsigned char c = (unsigned char)*s;
-    unsigned char low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80;  /* below: the character has a shorter form */
-    unsigned char high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf; /* above: half a surrogate pair; beyond U+10FFFF */
-    size_t length = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
-    size_t n = length > 0;
-    for (; n < length && s + n < end && (unsigned char)s[n] >= low && (unsigned char)s[n] <= high; n++) {
-        low = 0x80;
-        high = 0xbf;
-    }
-    *whole = length > 0 && n == length;
-    return n;
-}
-
-/* The first byte from s on that needs a look: a quote, a backslash, a control character, or one beyond ASCII. Each term
- * of `found` sets the highest bit of such a byte; in the bytes above it there may be false ones, but the lowest is
- * true. */
+/* Skip what needs no attention, and return the first byte that does: a quote, a backslash, a control character or a
+ * byte beyond ASCII. Of eight bytes at once, subtracting n from each sets the highest bit of those below n: that finds
+ * control characters (n = 0x20) and, after an XOR that turns them into 0, quotes and backslashes (n = 1). A borrow can
+ * also set the highest bit of bytes above one that was found, but the lowest byte that is marked is always right. */
 static const char *skip_plain(const char *s, const char *end)
 {
     for (; end - s >= 8; s += 8) {
-        uint64_t w = load8(s), quote = w ^ EACH_BYTE('"'), backslash = w ^ EACH_BYTE('\\');
+        uint64_t w = load_u64(s), quote = w ^ EACH_BYTE('"'), backslash = w ^ EACH_BYTE('\\');
         uint64_t found = w | (w - EACH_BYTE(0x20)) | (quote - EACH_BYTE(1)) | (backslash - EACH_BYTE(1));
         if (found &= EACH_BYTE(0x80))
             return s + __builtin_ctzll(found) / 8;
@@ -165,93 +157,109 @@ static const char *skip_plain(const char *s, const char *end)
     return s;
 }
 
-/* The number that four hexadecimal digits write, or -1. */
+/* The letters that may follow a backslash, and the characters that they stand for; u is not among them. */
+static const char escape_letters[] = "\"\\/bfnrt", escaped[] = "\"\\/\b\f\n\r\t";
+
+/* The number that four hexadecimal digits write; -1 if there are fewer. */
 static int hex4(const char *s, const char *end)
 {
     static const char digits[] = "0123456789abcdef";
-    int unit = 0;
+    int number = 0;
     for (int i = 0; i < 4; i++) {
         const char *digit = s + i < end && isxdigit((unsigned char)s[i]) ? strchr(digits, tolower(s[i])) : NULL;
         if (!digit)
             return -1;
-        unit = unit * 16 + (int)(digit - digits);
+        number = number * 16 + (int)(digit - digits);
     }
-    return unit;
+    return number;
 }
 
-/* Checks the escape at s, a backslash, and returns its end. \u is UTF-16: beyond U+FFFF, a character is two of them. */
-static const char *skip_escape(const Parser *p, const char *s)
+/* \u writes UTF-16, in which a character beyond U+FFFF is a pair of surrogates with ten of its bits each:
+ *     high   d800 to dbff   then   low   dc00 to dfff   is   0x10000 + (high & 0x3ff) * 0x400 + (low & 0x3ff) */
+static bool is_high_surrogate(int unit)
 {
-    if (s + 1 == p->end || !s[1] || !strchr("\"\\/bfnrtu", s[1]))
-        return fail_expected(p, s + 1, "one of \" \\ / b f n r t u after a backslash"), NULL;
-    if (s[1] != 'u')
-        return s + 2;
+    return unit >= 0xd800 && unit <= 0xdbff;
+}
+
+static bool is_low_surrogate(int unit)
+{
+    return unit >= 0xdc00 && unit <= 0xdfff;
+}
+
+/* How many bytes the escape has that begins with the backslash at s: 2, 6, or 12 for a pair of surrogates. 0 and a
+ * sentence if it is not valid. */
+static size_t check_escape(const Parser *p, const char *s)
+{
+    if (s + 1 < p->end && s[1] && strchr(escape_letters, s[1]))
+        return 2;
+    if (s + 1 == p->end || s[1] != 'u') {
+        fail_expected(p, s + 1, "one of \" \\ / b f n r t u after a backslash");
+        return 0;
+    }
     int unit = hex4(s + 2, p->end);
-    if (unit < 0)
-        return reject(p, s, "found \\u, expected four hexadecimal digits after it"), NULL;
-    if (unit < 0xd800 || unit > 0xdfff)
-        return s + 6;
-    if (unit < 0xdc00 && p->end - s >= 12 && s[6] == '\\' && s[7] == 'u' && hex4(s + 8, p->end) >> 10 == 0xdc00 >> 10)
-        return s + 12;
+    if (unit < 0) {
+        reject(p, s, "found \\u, expected four hexadecimal digits after it");
+        return 0;
+    }
+    if (!is_high_surrogate(unit) && !is_low_surrogate(unit))
+        return 6;
+    bool pair = is_high_surrogate(unit) && p->end - s >= 12 && s[6] == '\\' && s[7] == 'u';
+    if (pair && is_low_surrogate(hex4(s + 8, p->end)))
+        return 12;
     reject(p, s, "found \\u%.4s, expected both halves of a surrogate pair, \\ud800..dbff then \\udc00..dfff", s + 2);
-    return NULL;
+    return 0;
 }
 
-static char *write_utf8(char *out, unsigned c)
-{
-    static const unsigned first[] = {0, 0xc0, 0xe0, 0xf0};
-    int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; /* bytes after the first, with six bits each */
-    *out++ = (char)(first[more] | c >> 6 * more);
-    while (more-- > 0)
-        *out++ = (char)(0x80 | (c >> 6 * more & 0x3f));
-    return out;
-}
-
-/* Resolves the escapes of the checked text [s, end) into out, which gets no longer than that. Returns its end. */
+/* Resolve the escapes of the checked text [s, end) into out, and return the end of what was written. That is never
+ * longer than the text: an escape has more bytes than its character. */
 static char *unescape(char *out, const char *s, const char *end)
 {
-    static const char letters[] = "bfnrt", meant[] = "\b\f\n\r\t";
     while (s < end) {
         if (*s != '\\') {
             *out++ = *s++;
         } else if (s[1] != 'u') {
-            const char *letter = strchr(letters, s[1]);
-            *out++ = letter ? meant[letter - letters] : s[1];
+            *out++ = escaped[strchr(escape_letters, s[1]) - escape_letters];
             s += 2;
         } else {
-            unsigned c = (unsigned)hex4(s + 2, end);
+            int unit = hex4(s + 2, end);
+            uint32_t c = (uint32_t)unit;
             s += 6;
-            if (c >> 10 == 0xd800 >> 10) {
-                c = 0x10000 + ((c & 0x3ff) << 10) + ((unsigned)hex4(s + 2, end) & 0x3ff);
+            if (is_high_surrogate(unit)) {
+                c = 0x10000 + ((c & 0x3ff) << 10) + ((uint32_t)hex4(s + 2, end) & 0x3ff);
                 s += 6;
             }
-            out = write_utf8(out, c);
+            out += unicode_encode(c, out);
         }
     }
     return out;
 }
 
-/* string: p is at its opening quote. First all of it is checked; then, if there are escapes, they are resolved. */
+/* string: p is at the opening quote. First the string is checked up to its closing quote; then, if there are escapes, a
+ * copy of it is made in which they are resolved. */
 static int parse_string(Parser *p, const char **text, size_t *length)
 {
     const char *begin = p->at + 1, *s = begin;
-    bool escapes = false, whole;
+    bool escapes = false;
     while ((s = skip_plain(s, p->end)) < p->end && *s != '"') {
         if (*s == '\\') {
-            escapes = true;
-            if (!(s = skip_escape(p, s)))
+            size_t size = check_escape(p, s);
+            if (size == 0)
                 return -1;
+            escapes = true;
+            s += size;
         } else if (*s & 0x80) {
-            s += utf8_prefix(s, p->end, &whole);
-            if (!whole)
-                return fail_expected(p, s, "UTF-8");
+            uint32_t c;
+            size_t size = unicode_decode(s, (size_t)(p->end - s), &c);
+            if (unicode_is_broken(c, s, size))
+                return fail_expected(p, unicode_length(*s) > 1 ? s + size : s, "UTF-8");
+            s += size;
         } else {
-            return reject(p, s, "found byte 0x%02x in a string, expected it to be written \\u%04x", *s, *s);
+            return reject(p, s, "found byte 0x%02x in a string, expected the escape \\u%04x", *s, *s);
         }
     }
     if (s == p->end)
-        return reject(p, s, "found the end of the text, expected '\"' to close the string of byte %zu",
-                    (size_t)(p->at - p->start));
+        return reject(p, s, "found the end of the text, expected '\"' to close the string that begins at byte %zu",
+                      (size_t)(p->at - p->start));
     *text = begin;
     *length = (size_t)(s - begin);
     if (escapes) {
@@ -267,6 +275,7 @@ static int parse_string(Parser *p, const char **text, size_t *length)
 
 /* ---- number ------------------------------------------------------------------------------------------------------ */
 
+/* [0-9]+ */
 static int skip_digits(Parser *p)
 {
     if (!isdigit(peek(p)))
@@ -276,7 +285,7 @@ static int skip_digits(Parser *p)
     return 0;
 }
 
-/* Skips the number; *exponent if it has one. */
+/* Skip the number, tell its type, and set *exponent if it has one. */
 static int skip_number(Parser *p, JsonType *type, bool *exponent)
 {
     if (peek(p) == '-')
@@ -304,7 +313,8 @@ static int skip_number(Parser *p, JsonType *type, bool *exponent)
     return skip_digits(p);
 }
 
-/* number: kept as it is written. Whoever wants its value calls json_u64(), json_i64() or json_double(). */
+/* number: kept as it is written; json_u64() and json_double() compute its value when somebody asks. Computing it here
+ * would cost time, and an integer beyond 2^53 would lose digits. */
 static int parse_number(Parser *p, JsonValue *v)
 {
     const char *begin = p->at;
@@ -313,17 +323,17 @@ static int parse_number(Parser *p, JsonValue *v)
         return -1;
     v->text = begin;
     v->length = (size_t)(p->at - begin);
-    if (p->at == p->end) { /* the whole text is a number: strtod() needs something behind it */
+    if (p->at == p->end) { /* the number ends with the text, but strtod() needs a byte behind it to stop at */
         char *copy = allocate(p->document, v->length + 1);
         if (!copy)
             return reject(p, p->at, "out of memory");
         memcpy(copy, begin, v->length);
-        copy[v->length] = 0;
+        copy[v->length] = '\0';
         v->text = copy;
     }
+    /* without an exponent, up to DBL_MAX_10_EXP = 308 bytes can't write a number that is too large */
     if ((exponent || v->length > DBL_MAX_10_EXP) && isinf(strtod(v->text, NULL)))
-        return reject(p, begin, "found %.*s, expected a number within the doubles", v->length < 40 ? (int)v->length : 40,
-                    begin);
+        return reject(p, begin, "found %.*s, expected a number that fits a double", (int)MIN(v->length, 40), begin);
     return 0;
 }
 
@@ -331,7 +341,9 @@ static int parse_number(Parser *p, JsonValue *v)
 
 static int parse_value(Parser *p, JsonValue *v, int depth);
 
-/* 1 if another member of the list follows, 0 behind its closing bracket, -1 if there is neither. */
+/* Read what stands before a member of an array or object: nothing before the first one, a comma before the others.
+ * Returns 1 if a member should follow, 0 if the closing bracket was read instead, -1 and a sentence if there is
+ * neither. */
 static int more_members(Parser *p, const JsonValue *list, char close)
 {
     int c = skip_space(p);
@@ -347,18 +359,22 @@ static int more_members(Parser *p, const JsonValue *list, char close)
     return 1;
 }
 
-/* A new member; link is where the pointer to it belongs. */
+/* Append a new member to the list; *link is the pointer that shall point to it. NULL and a sentence when out of
+ * memory. */
 static JsonValue *add_member(Parser *p, JsonValue *list, JsonValue **link)
 {
     JsonValue *v = allocate(p->document, sizeof *v);
-    if (!v)
-        return reject(p, p->at, "out of memory"), NULL;
+    if (!v) {
+        reject(p, p->at, "out of memory");
+        return NULL;
+    }
     *v = (JsonValue){0};
     *link = v;
     list->length++;
     return v;
 }
 
+/* array: p is at the opening bracket. */
 static int parse_array(Parser *p, JsonValue *array, int depth)
 {
     JsonValue **link = &array->child;
@@ -374,7 +390,7 @@ static int parse_array(Parser *p, JsonValue *array, int depth)
     return more;
 }
 
-/* A member's name and the colon. */
+/* The name of a member, and the colon behind it. */
 static int parse_key(Parser *p, JsonValue *v)
 {
     size_t length;
@@ -391,6 +407,7 @@ static int parse_key(Parser *p, JsonValue *v)
     return 0;
 }
 
+/* object: p is at the opening brace. */
 static int parse_object(Parser *p, JsonValue *object, int depth)
 {
     JsonValue **link = &object->child;
@@ -406,6 +423,7 @@ static int parse_object(Parser *p, JsonValue *object, int depth)
     return more;
 }
 
+/* true, false or null. */
 static int parse_literal(Parser *p, JsonValue *v, JsonType type, const char *word)
 {
     v->type = type;
@@ -415,12 +433,13 @@ static int parse_literal(Parser *p, JsonValue *v, JsonType type, const char *wor
     return 0;
 }
 
-/* value: fills in v, whose name and place in a list are the caller's affair. depth: arrays and objects around it. */
+/* value: its first byte tells what it is. Fills in v, except for its key and next; depth is the number of arrays and
+ * objects around it. */
 static int parse_value(Parser *p, JsonValue *v, int depth)
 {
     int c = skip_space(p);
     if ((c == '{' || c == '[') && depth == JSON_MAX_DEPTH)
-        return reject(p, p->at, "found '%c' inside of %d arrays and objects, expected no deeper nesting", c, depth);
+        return reject(p, p->at, "found '%c' inside %d nested arrays and objects, expected no deeper nesting", c, depth);
     if (c == '"') {
         v->type = JSON_STRING;
         return parse_string(p, &v->text, &v->length);
@@ -445,9 +464,11 @@ static int parse_value(Parser *p, JsonValue *v, int depth)
 JsonValue *json_parse(const char *text, size_t length, char err[512])
 {
     Document *d = calloc(1, sizeof *d);
-    Parser p = {text, text, text + length, d, err};
-    if (!d)
-        return reject(&p, text, "out of memory"), NULL;
+    Parser p = {.start = text, .at = text, .end = text + length, .document = d, .err = err};
+    if (!d) {
+        reject(&p, text, "out of memory");
+        return NULL;
+    }
     if (parse_value(&p, &d->root, 0) == 0) {
         skip_space(&p);
         if (p.at == p.end)
@@ -458,7 +479,7 @@ JsonValue *json_parse(const char *text, size_t length, char err[512])
     return NULL;
 }
 
-/* ---- looking things up ------------------------------------------------------------------------------------------- */
+/* ---- reading a tree ---------------------------------------------------------------------------------------------- */
 
 static bool same_bytes(const char *a, size_t a_length, const char *b, size_t b_length)
 {
@@ -475,6 +496,7 @@ bool json_string_is(const JsonValue *value, const char *text)
     return value && value->type == JSON_STRING && same_bytes(value->text, value->length, text, strlen(text));
 }
 
+/* A loop over the members is fine for the few keys of a config; the header of a checkpoint gets an index of its own. */
 const JsonValue *json_get(const JsonValue *object, const char *key)
 {
     const JsonValue *found = NULL;
@@ -484,12 +506,14 @@ const JsonValue *json_get(const JsonValue *object, const char *key)
     return found;
 }
 
-/* Digits and nothing else: a minus sign is refused too, even that of -0. */
-static int parse_digits(const char *digits, size_t length, uint64_t *out)
+/* Exact up to 2^64 - 1, where a double would keep only the upper 53 bits. */
+int json_u64(const JsonValue *value, uint64_t *out)
 {
     uint64_t n = 0;
-    for (size_t i = 0; i < length; i++) {
-        unsigned digit = (unsigned)(digits[i] - '0');
+    if (!value || value->type != JSON_INTEGER)
+        return -1;
+    for (size_t i = 0; i < value->length; i++) {
+        unsigned digit = (unsigned)(value->text[i] - '0'); /* a minus sign becomes a large number */
         if (digit > 9 || n > (UINT64_MAX - digit) / 10)
             return -1;
         n = n * 10 + digit;
@@ -498,28 +522,11 @@ static int parse_digits(const char *digits, size_t length, uint64_t *out)
     return 0;
 }
 
-int json_u64(const JsonValue *value, uint64_t *out)
-{
-    return value && value->type == JSON_INTEGER ? parse_digits(value->text, value->length, out) : -1;
-}
-
-int json_i64(const JsonValue *value, int64_t *out)
-{
-    uint64_t n;
-    if (!value || value->type != JSON_INTEGER)
-        return -1;
-    unsigned minus = value->text[0] == '-';
-    if (parse_digits(value->text + minus, value->length - minus, &n) || n > (uint64_t)INT64_MAX + minus)
-        return -1;
-    *out = minus && n ? -(int64_t)(n - 1) - 1 : (int64_t)n;
-    return 0;
-}
-
 int json_double(const JsonValue *value, double *out)
 {
     if (!value || (value->type != JSON_INTEGER && value->type != JSON_REAL))
         return -1;
-    *out = strtod(value->text, NULL); /* stops at the byte behind the number: parse_number() took care of that */
+    *out = strtod(value->text, NULL); /* stops at the byte behind the number: parse_number() has made sure of one */
     return 0;
 }
 
@@ -531,7 +538,7 @@ int json_bool(const JsonValue *value, bool *out)
     return 0;
 }
 
-/* ---- typed look-ups ---------------------------------------------------------------------------------------------- */
+/* ---- look-ups in an object --------------------------------------------------------------------------------------- */
 
 const JsonValue *json_lookup(const JsonLookup *l, const char *key)
 {
@@ -592,45 +599,35 @@ int json_lookup_ids(const JsonLookup *l, const char *key, int *ids, size_t most,
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
-/* The character that a whole UTF-8 sequence of n bytes is. */
-static unsigned utf8_character(const char *s, size_t n)
+/* Write the shortest escape of the character; beyond U+FFFF, its two surrogates. */
+static void write_escape(FILE *out, uint32_t c)
 {
-    unsigned c = (unsigned char)*s & 0xffu >> n; /* without the n bits that say so */
-    for (size_t i = 1; i < n; i++)
-        c = c << 6 | ((unsigned char)s[i] & 0x3fu);
-    return c;
-}
-
-static void write_escape(FILE *out, unsigned c)
-{
-    static const char letters[] = "\"\\bfnrt", meant[] = "\"\\\b\f\n\r\t";
-    const char *m = c > 0 && c < 0x80 ? strchr(meant, (int)c) : NULL;
-    if (m)
-        fprintf(out, "\\%c", letters[m - meant]);
+    const char *found = c > 0 && c < 0x80 ? strchr(escaped, (int)c) : NULL;
+    if (found)
+        fprintf(out, "\\%c", escape_letters[found - escaped]);
     else if (c < 0x10000)
-        fprintf(out, "\\u%04x", c);
+        fprintf(out, "\\u%04x", (unsigned)c);
     else
-        fprintf(out, "\\u%04x\\u%04x", 0xd7c0 + (c >> 10), 0xdc00 + (c & 0x3ff));
+        fprintf(out, "\\u%04x\\u%04x", (unsigned)(0xd800 + ((c - 0x10000) >> 10)), (unsigned)(0xdc00 + (c & 0x3ff)));
 }
 
 static void write_string(FILE *out, const char *s, size_t length, bool ascii)
 {
-    const char *end = s + length, *plain = s; /* [plain, s) goes out as it is */
+    const char *end = s + length, *plain = s; /* [plain, s) is to be written as it is */
     putc('"', out);
     while (s < end) {
-        bool whole;
-        size_t n = utf8_prefix(s, end, &whole);
-        bool escape = *s == '"' || *s == '\\' || *s == 0x7f || (unsigned char)*s < 0x20 || (ascii && n > 1);
-        if (whole && !escape) {
-            s += n;
-            continue;
+        uint32_t c;
+        size_t size = unicode_decode(s, (size_t)(end - s), &c);
+        bool escape = c == '"' || c == '\\' || c < 0x20 || c == 0x7f || (ascii && c > 0x7f);
+        if (escape || unicode_is_broken(c, s, size)) {
+            fwrite(plain, 1, (size_t)(s - plain), out);
+            if (escape)
+                write_escape(out, c);
+            else
+                fputs("\xef\xbf\xbd", out); /* U+FFFD */
+            plain = s + size;
         }
-        fwrite(plain, 1, (size_t)(s - plain), out);
-        if (whole)
-            write_escape(out, utf8_character(s, n));
-        else
-            fputs(ascii ? "\\ufffd" : "\xef\xbf\xbd", out);
-        plain = s += n ? n : 1;
+        s += size;
     }
     fwrite(plain, 1, (size_t)(s - plain), out);
     putc('"', out);
@@ -641,8 +638,9 @@ void json_write_string(FILE *out, const char *text, size_t length)
     write_string(out, text, length, false);
 }
 
-/* Writes value with that many digits to text; true if they read back the same. Doubles lie closer below a power of two
- * than above it: there, the next decimal upwards may be the double although the nearest one isn't. */
+/* Write the value with that many digits; true if it reads back the same. Where the exponent changes, at a power of two,
+ * doubles are twice as far apart above as below. The decimal nearest to such a double may then be read back as the one
+ * below, although the next decimal upwards would do: so that one is tried as well. */
 static bool try_digits(char text[32], int digits, double value)
 {
     snprintf(text, 32, "%.*e", digits - 1, value);
@@ -657,32 +655,37 @@ static bool try_digits(char text[32], int digits, double value)
 
 void json_write_double(FILE *out, double value)
 {
-    char text[32] = "null";
-    int digits = 1, exponent = 99;
-    if (isfinite(value)) {
-        while (!try_digits(text, digits, value))
-            digits++;
-        exponent = (int)strtol(strchr(text, 'e') + 1, NULL, 10);
+    char text[32];
+    int digits = 1;
+    if (!isfinite(value)) {
+        fputs("null", out);
+        return;
     }
+    while (!try_digits(text, digits, value)) /* 17 digits always do */
+        digits++;
+    int exponent = (int)strtol(strchr(text, 'e') + 1, NULL, 10);
     if (exponent < -4 || exponent > 15)
         fputs(text, out);
-    else /* the same digits without exponent, and at least one behind the point */
-        fprintf(out, "%.*f", digits - 1 > exponent ? digits - 1 - exponent : 1, value);
+    else /* the same digits without an exponent, and at least one behind the point */
+        fprintf(out, "%.*f", MAX(digits - 1 - exponent, 1), value);
 }
 
+/* A canonical object has each name once: where the name stands first, with the value that it has last. */
 typedef struct {
     const JsonValue *member;
-    size_t place;
-} Name;
+    size_t index; /* in its object */
+} NamedMember;
 
-static int compare_names(const void *a, const void *b)
+static int compare_members(const void *a, const void *b)
 {
-    const Name *x = a, *y = b;
+    const NamedMember *x = a, *y = b;
     uint32_t m = x->member->key_length, n = y->member->key_length;
-    int order = memcmp(x->member->key, y->member->key, m < n ? m : n);
-    if (order == 0)
-        order = (m > n) - (m < n);
-    return order ? order : (x->place > y->place) - (x->place < y->place);
+    int order = memcmp(x->member->key, y->member->key, MIN(m, n));
+    if (order)
+        return order;
+    if (m != n)
+        return m < n ? -1 : 1;
+    return x->index < y->index ? -1 : 1;
 }
 
 static bool same_name(const JsonValue *a, const JsonValue *b)
@@ -690,32 +693,32 @@ static bool same_name(const JsonValue *a, const JsonValue *b)
     return same_bytes(a->key, a->key_length, b->key, b->key_length);
 }
 
-/* For an object whose names may be there once only: what belongs at each member's place, fresh [length]. That is the
- * last value of its name where it stands first, and NULL elsewhere. Sorting finds equal names, however many there are.
- * NULL: no memory. */
+/* What to print for each member of the object, fresh [length]: the last value of its name at the first member of that
+ * name, NULL at the others. Sorting finds equal names in n log n. NULL when out of memory. */
 static const JsonValue **resolve_names(const JsonValue *object)
 {
     size_t n = object->length, i = 0;
     const JsonValue **values = calloc(n, sizeof *values);
-    Name *names = calloc(n, sizeof *names);
-    if (!values || !names) {
+    NamedMember *sorted = calloc(n, sizeof *sorted);
+    if (!values || !sorted) {
         free(values);
-        free(names);
+        free(sorted);
         return NULL;
     }
     for (const JsonValue *v = object->child; v; v = v->next, i++)
-        names[i] = (Name){v, i};
-    qsort(names, n, sizeof *names, compare_names);
+        sorted[i] = (NamedMember){v, i};
+    qsort(sorted, n, sizeof *sorted, compare_members);
     for (size_t first = 0, last; first < n; first = last + 1) {
-        for (last = first; last + 1 < n && same_name(names[first].member, names[last + 1].member);)
+        last = first;
+        while (last + 1 < n && same_name(sorted[first].member, sorted[last + 1].member))
             last++;
-        values[names[first].place] = names[last].member;
+        values[sorted[first].index] = sorted[last].member;
     }
-    free(names);
+    free(sorted);
     return values;
 }
 
-/* The same for one member, slowly, without memory. */
+/* The same for one member, by looking at all others: for short objects, and when there is no memory to sort in. */
 static const JsonValue *resolve_name(const JsonValue *object, const JsonValue *member)
 {
     const JsonValue *last = member;
@@ -730,14 +733,17 @@ static const JsonValue *resolve_name(const JsonValue *object, const JsonValue *m
 
 static void print_value(FILE *out, const JsonValue *v, JsonStyle style, int depth);
 
+/* Print an array or object; depth is the number of those around it. */
 static void print_list(FILE *out, const JsonValue *list, JsonStyle style, int depth)
 {
-    bool object = list->type == JSON_OBJECT, unique = object && style == JSON_CANONICAL, empty = true;
+    bool is_object = list->type == JSON_OBJECT, unique = is_object && style == JSON_CANONICAL, empty = true;
     const JsonValue **values = unique && list->length > 8 ? resolve_names(list) : NULL;
     size_t i = 0;
-    putc(object ? '{' : '[', out);
+    putc(is_object ? '{' : '[', out);
     for (const JsonValue *v = list->child; v; v = v->next, i++) {
-        const JsonValue *value = values ? values[i] : unique ? resolve_name(list, v) : v;
+        const JsonValue *value = v;
+        if (unique)
+            value = values ? values[i] : resolve_name(list, v);
         if (!value)
             continue;
         if (!empty)
@@ -745,7 +751,7 @@ static void print_list(FILE *out, const JsonValue *list, JsonStyle style, int de
         if (style == JSON_INDENTED)
             fprintf(out, "\n%*s", 2 * depth + 2, "");
         empty = false;
-        if (object) {
+        if (is_object) {
             write_string(out, v->key, v->key_length, style == JSON_CANONICAL);
             fputs(style == JSON_INDENTED ? ": " : ":", out);
         }
@@ -753,22 +759,23 @@ static void print_list(FILE *out, const JsonValue *list, JsonStyle style, int de
     }
     if (!empty && style == JSON_INDENTED)
         fprintf(out, "\n%*s", 2 * depth, "");
-    putc(object ? '}' : ']', out);
+    putc(is_object ? '}' : ']', out);
     free(values);
 }
 
-/* depth: lists around v. json_parse() makes none deeper than the limit; anything deeper prints as null. */
+/* depth: how many arrays and objects are around v. A tree from json_parse() is never deeper than the limit; in one that
+ * was made by hand, what is deeper prints as null. */
 static void print_value(FILE *out, const JsonValue *v, JsonStyle style, int depth)
 {
     static const char *const words[] = {"null", "false", "true"};
-    bool list = v->type == JSON_ARRAY || v->type == JSON_OBJECT, canonical = style == JSON_CANONICAL;
+    bool is_list = v->type == JSON_ARRAY || v->type == JSON_OBJECT, canonical = style == JSON_CANONICAL;
     if (v->type <= JSON_TRUE)
         fputs(words[v->type], out);
     else if (v->type == JSON_STRING)
         write_string(out, v->text, v->length, canonical);
-    else if (list && depth < JSON_MAX_DEPTH)
+    else if (is_list && depth < JSON_MAX_DEPTH)
         print_list(out, v, style, depth);
-    else if (list)
+    else if (is_list)
         fputs("null", out);
     else if (canonical && v->type == JSON_REAL)
         json_write_double(out, strtod(v->text, NULL));

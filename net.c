@@ -196,14 +196,14 @@ int run_state_init(RunState *s, const Config *c, size_t ctx, size_t block, bool 
     s->sine = buffer(block, half);
     s->kv = blocks <= SIZE_MAX / c->n_layers ? calloc(blocks * c->n_layers, sizeof *s->kv) : NULL;
     size_t widest = MAX(c->dim, MAX(c->hidden_dim, c->q_dim)); /* input of a product */
+    size_t for_products = matmul_scratch_bytes(widest, block);
+    size_t for_attention = attention_scratch_bytes(c->n_heads / c->n_kv_heads, c->head_dim);
+    s->ws.size = MAX(for_products, for_attention);
+    s->ws.memory = memory_aligned(s->ws.size, 1);
     if (!s->x || !s->xb || !s->q || !s->k || !s->v || !s->att || !s->gate || !s->up || !s->logits || !s->inv_freq ||
-        !s->cosine || !s->sine || !s->kv) {
+        !s->cosine || !s->sine || !s->kv || !s->ws.memory) {
         run_state_free(s);
         return fail(err, "out of memory for the buffers of %zu tokens at a time and %zu positions", block, ctx);
-    }
-    if (workspace_init(&s->ws, widest, block, c->head_dim, c->n_heads / c->n_kv_heads, err)) {
-        run_state_free(s);
-        return -1;
     }
     rope_frequencies(c, s->inv_freq, &s->rope_scale);
     return 0;
@@ -211,7 +211,7 @@ int run_state_init(RunState *s, const Config *c, size_t ctx, size_t block, bool 
 
 void run_state_free(RunState *s)
 {
-    workspace_free(&s->ws);
+    free(s->ws.memory);
     for (size_t b = 0; b < s->kv_blocks; b++)
         free(s->kv[b]);
     free(s->kv);

@@ -1,36 +1,71 @@
-/* Byte-level BPE, as Qwen2.5's tokenizer.json describes it.
+/* Byte-level BPE (byte pair encoding), as Qwen2.5's tokenizer.json describes it.
  *
  * Text becomes ids in five steps:
- *     added tokens   <|im_end|> and the like are cut out of the raw text: at each place the longest one
- *     NFC            of each piece between them
- *     words          each piece is cut by the pattern SPLIT_PATTERN below, here a scanner written by hand
- *     bytes          a word begins as one token for each byte of its UTF-8
- *     merges         the list of merges is in order of rank; of all neighbours that are a merge, the pair of the lowest
- *                    rank (the leftmost among equals) becomes one token, until no neighbours are a merge
  *
- * The file writes tokens in letters that can be printed: bytes 21..7e, a1..ac and ae..ff (hex) stand for the characters
- * of that number, the other 68 are U+0100, U+0101 and so on, so that a space is U+0120. A token with any other
- * character stands for its own UTF-8; no text ever becomes one of those, but decoding knows them.
+ *     added tokens   <|im_end|> and the like are cut out of the text, at each position the longest that fits
+ *     NFC            what is between them is normalized: an e followed by a combining accent becomes one character
+ *     words          normalized text is cut into words: "It's 12 o'clock!" is It|'s| |1|2| o|'clock|!
+ *     bytes          a word starts as one token for each byte of its UTF-8
+ *     merges         pairs of neighbors become one token, until no pair of neighbors is in the list of merges
  *
- * What a tokenizer.json asks for beyond this is refused by name. It is checked whole on opening; the rest trusts it.
+ * The list of merges is in order of rank. Of all neighbors in the word that are a pair of the list, the pair of lowest
+ * rank comes first, and the leftmost among equals. If the list is  "l o", "o w", "lo w",  then
+ *
+ *     l o w   ->   lo w   ->   low
+ *
+ * and if the second merge were the first, it would be  l o w -> l ow.  The tables are
+ *
+ *     byte_ids   byte -> id                     where a word starts
+ *     merges     left id, right id -> rank, id  what becomes of two neighbors (a hash table)
+ *     pieces     id -> bytes                    for decoding: the text of ids is their bytes, one behind another
+ *     vocab      bytes -> id                    for reading the files and looking up tokens (a hash table)
+ *
+ * A tokenizer.json that asks for more than this is refused. It is checked when it is opened; the rest trusts it.
  */
 #include "tokenizer/internal.h"
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/file.h"
+#include "base/memory.h"
 #include "base/unicode.h"
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
-/* U+5000..U+9FFF and U+B000..U+CFFF are all letters, of three bytes each. */
-static bool is_ideograph(char lead)
+/* The pattern of Qwen2 has seven alternatives. At each position the first one that fits takes a word:
+ *
+ *     (?i:'s|'t|'re|'ve|'m|'ll|'d)   the end of a contraction
+ *     [^\r\n\p{L}\p{N}]?\p{L}+       letters, with at most one other character before them, such as a blank
+ *     \p{N}                          one digit
+ *      ?[^\s\p{L}\p{N}]+[\r\n]*      punctuation and the like, with at most one blank before and newlines behind
+ *     \s*[\r\n]+                     white space up to the last newline in it
+ *     \s+(?!\S)                      white space, but for its last character if a word follows
+ *     \s+                            white space
+ *
+ * A scanner written by hand does that without a regular expression; it sees a text as characters of these classes. */
+typedef enum { LETTER, NUMBER, SPACE, NEWLINE, OTHER, MANY_BYTES } Class; /* MANY_BYTES: beyond ASCII, look further */
+
+static Class class_of(uint32_t c)
+{
+    if (c == '\n' || c == '\r')
+        return NEWLINE;
+    if (unicode_is_letter(c))
+        return LETTER;
+    if (unicode_is_number(c))
+        return NUMBER;
+    return unicode_is_space(c) ? SPACE : OTHER;
+}
+
+/* U+5000..U+9FFF and U+B000..U+CFFF are all letters, of three bytes each: most of Chinese, and of Korean. */
+static bool begins_cjk_letter(char lead)
 {
     unsigned char b = (unsigned char)lead;
     return (b >= 0xe5 && b <= 0xe9) || b == 0xeb || b == 0xec;
 }
 
-/* The class of the character that s (n >= 1 bytes of valid UTF-8) begins with, and its bytes. */
+/* The class of the character that s begins with (n >= 1 bytes of valid UTF-8), and how many bytes it has. */
 static Class class_at(const Tokenizer *t, const char *s, size_t n, size_t *size)
 {
     Class class = t->class[(unsigned char)*s];
@@ -38,16 +73,16 @@ static Class class_at(const Tokenizer *t, const char *s, size_t n, size_t *size)
     *size = 1;
     if (class != MANY_BYTES)
         return class;
-    if (is_ideograph(*s)) {
+    if (begins_cjk_letter(*s)) {
         *size = 3;
         return LETTER;
     }
     *size = unicode_decode(s, n, &c);
-    return unicode_is_letter(c) ? LETTER : unicode_is_number(c) ? NUMBER : unicode_is_space(c) ? SPACE : OTHER;
+    return class_of(c);
 }
 
-/* Where the run of characters of that class ends that begins at i. */
-static size_t run_of(const Tokenizer *t, Class class, const char *s, size_t i, size_t n)
+/* Where the characters of that class end that begin at s[i]. */
+static size_t end_of_run(const Tokenizer *t, Class class, const char *s, size_t i, size_t n)
 {
     for (;;) {
         while (i < n && t->class[(unsigned char)s[i]] == class)
@@ -59,7 +94,7 @@ static size_t run_of(const Tokenizer *t, Class class, const char *s, size_t i, s
     }
 }
 
-/* 's 't 'm 'd 're 've 'll in any case; the long s U+017F is an s. 0: none of them. */
+/* The length of 's 't 'm 'd 're 've 'll in any case, where the long s U+017F is an s, too; 0 if s is none of them. */
 static size_t contraction(const char *s, size_t n)
 {
     char second = n > 1 ? s[1] : 0, third = n > 2 ? s[2] : 0, a = (char)(second | 0x20), b = (char)(third | 0x20);
@@ -70,44 +105,53 @@ static size_t contraction(const char *s, size_t n)
     return second == '\xc5' && third == '\xbf' ? 3 : 0;
 }
 
-/* The length of the word of SPLIT_PATTERN that s (n >= 1 bytes) begins with; its alternatives are taken in order. */
-static size_t next_word(const Tokenizer *t, const char *s, size_t n)
+/* The length of the word that s begins with, which is white space: the last three alternatives. */
+static size_t space_word(const Tokenizer *t, const char *s, size_t n)
 {
-    size_t size, size2 = 0, end;
-    Class class = class_at(t, s, n, &size), class2 = SPACE;
-    if (*s == '\'' && (end = contraction(s, n)))
-        return end;
-    if (class == LETTER)
-        return run_of(t, LETTER, s, size, n);
-    if (class == NUMBER)
-        return size;
-    if (class != NEWLINE && size < n) {
-        class2 = class_at(t, s + size, n - size, &size2);
-        if (class2 == LETTER)
-            return run_of(t, LETTER, s, size + size2, n);
-    }
-    if (class == OTHER || (*s == ' ' && class2 == OTHER)) {
-        end = run_of(t, OTHER, s, size, n);
-        while (end < n && (s[end] == '\r' || s[end] == '\n'))
-            end++;
-        return end;
-    }
-    size_t after_newline = 0, last = 0; /* last: where the last space begins */
+    size_t end, size, after_newline = 0, last = 0; /* last: where the last character begins */
     for (end = 0; end < n; end += size) {
-        class = class_at(t, s + end, n - end, &size);
+        Class class = class_at(t, s + end, n - end, &size);
         if (class != SPACE && class != NEWLINE)
             break;
         last = end;
         if (class == NEWLINE)
             after_newline = end + size;
     }
-    return after_newline ? after_newline : end == n || last == 0 ? end : last;
+    if (after_newline)
+        return after_newline;
+    return end == n || last == 0 ? end : last;
+}
+
+/* The length of the word that s begins with (n >= 1 bytes of valid UTF-8). */
+static size_t next_word(const Tokenizer *t, const char *s, size_t n)
+{
+    size_t size, next_size, end;
+    Class class = class_at(t, s, n, &size), next = SPACE;
+    if (*s == '\'' && (end = contraction(s, n)))
+        return end;
+    if (class == LETTER)
+        return end_of_run(t, LETTER, s, size, n);
+    if (class == NUMBER)
+        return size;
+    if (class != NEWLINE && size < n) {
+        next = class_at(t, s + size, n - size, &next_size);
+        if (next == LETTER)
+            return end_of_run(t, LETTER, s, size + next_size, n);
+    }
+    if (class == OTHER || (*s == ' ' && next == OTHER)) {
+        end = end_of_run(t, OTHER, s, size, n);
+        while (end < n && (s[end] == '\r' || s[end] == '\n'))
+            end++;
+        return end;
+    }
+    return space_word(t, s, n);
 }
 
 /* ---- merging ----------------------------------------------------------------------------------------------------- */
 
-#define SHORT_WORD 64
+#define SHORT_WORD 64 /* bytes */
 
+/* The rank of the pair and the id that it becomes; INT_MAX if it is not in the list of merges. */
 static int pair_rank(const Tokenizer *t, int left, int right, int *id)
 {
     const Merge *m = find_merge(t, left, right);
@@ -115,12 +159,14 @@ static int pair_rank(const Tokenizer *t, int left, int right, int *id)
     return m->pair == NO_PAIR ? INT_MAX : m->rank;
 }
 
-/* Merges ids[0..n), n <= SHORT_WORD, in place; returns how many are left. *highest is raised to the ranks used. */
+/* Merge ids[0..n), n <= SHORT_WORD, in place and return how many are left. Each step looks at all pairs for the lowest
+ * rank, which takes n^2 steps in all, but needs no memory. *highest becomes the highest rank that was used. */
 static size_t merge_short(const Tokenizer *t, int *ids, size_t n, int *highest)
 {
-    int rank[SHORT_WORD], joined[SHORT_WORD]; /* of ids[i] and ids[i + 1] */
+    int rank[SHORT_WORD], merged[SHORT_WORD]; /* of the pair ids[i], ids[i + 1] */
+    *highest = -1;
     for (size_t i = 0; i + 1 < n; i++)
-        rank[i] = pair_rank(t, ids[i], ids[i + 1], &joined[i]);
+        rank[i] = pair_rank(t, ids[i], ids[i + 1], &merged[i]);
     while (n > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < n; i++)
@@ -128,24 +174,23 @@ static size_t merge_short(const Tokenizer *t, int *ids, size_t n, int *highest)
                 best = i;
         if (rank[best] == INT_MAX)
             break;
-        if (rank[best] > *highest)
-            *highest = rank[best];
-        ids[best] = joined[best];
+        *highest = MAX(*highest, rank[best]);
+        ids[best] = merged[best];
         n--;
         for (size_t i = best + 1; i < n; i++) {
             ids[i] = ids[i + 1];
             rank[i] = rank[i + 1];
-            joined[i] = joined[i + 1];
+            merged[i] = merged[i + 1];
         }
         if (best > 0)
-            rank[best - 1] = pair_rank(t, ids[best - 1], ids[best], &joined[best - 1]);
+            rank[best - 1] = pair_rank(t, ids[best - 1], ids[best], &merged[best - 1]);
         if (best + 1 < n)
-            rank[best] = pair_rank(t, ids[best], ids[best + 1], &joined[best]);
+            rank[best] = pair_rank(t, ids[best], ids[best + 1], &merged[best]);
     }
     return n;
 }
 
-/* A heap of rank << 32 | place, the least on top. */
+/* A heap of numbers, the least on top: items[i] <= items[2i + 1], items[2i + 2]. */
 typedef struct {
     uint64_t *items;
     size_t count;
@@ -164,7 +209,8 @@ static uint64_t heap_pop(Heap *h)
     uint64_t top = h->items[0], item = h->items[--h->count];
     size_t i = 0;
     for (size_t child; (child = 2 * i + 1) < h->count; i = child) {
-        child += child + 1 < h->count && h->items[child + 1] < h->items[child];
+        bool right_is_less = child + 1 < h->count && h->items[child + 1] < h->items[child];
+        child += right_is_less; /* a branch here, which can't be predicted, costs 40% of the time for a long word */
         if (item <= h->items[child])
             break;
         h->items[i] = h->items[child];
@@ -173,27 +219,29 @@ static uint64_t heap_pop(Heap *h)
     return top;
 }
 
+/* A token of a long word, in a list that is linked both ways. */
 typedef struct {
-    int id, rank; /* rank: with the next one; INT_MAX: no merge */
+    int id, rank; /* rank: of the pair with the next token; INT_MAX: not a merge */
     int previous, next;
 } Link;
 
-/* Looks up the pair that begins at `here`, and queues it. */
-static void queue_pair(const Tokenizer *t, Link *links, Heap *h, int here)
+/* Look up the pair that begins at links[i], and put it into the heap as rank << 32 | i: the lowest rank comes first,
+ * and the leftmost among equals. */
+static void queue_pair(const Tokenizer *t, Link *links, Heap *h, int i)
 {
-    Link *link = &links[here];
-    int joined;
-    link->rank = pair_rank(t, link->id, links[link->next].id, &joined);
+    Link *link = &links[i];
+    int merged;
+    link->rank = pair_rank(t, link->id, links[link->next].id, &merged);
     if (link->rank != INT_MAX)
-        heap_push(h, (uint64_t)link->rank << 32 | (uint32_t)here);
+        heap_push(h, (uint64_t)link->rank << 32 | (uint32_t)i);
 }
 
-/* merge_short() for any n < 2^31 - 1, in O(n log n): a linked list of tokens between two that merge with none (id -1),
- * and a heap of pairs, some of them gone. */
+/* The same as merge_short() for any n < 2^31 - 1, in n log n steps. At either end of the list is a token, -1, that
+ * merges with none. Pairs stay in the heap when one of their tokens is gone: the rank of their link is another then. */
 static int merge_long(const Tokenizer *t, int *ids, size_t *n)
 {
     Link *links = *n < INT_MAX - 1 ? malloc((*n + 2) * sizeof *links) : NULL;
-    Heap h = {malloc(2 * *n * sizeof *h.items), 0}; /* each merge takes one pair away and adds two at most */
+    Heap h = {malloc(2 * *n * sizeof *h.items), 0}; /* each merge removes one pair and adds at most two */
     if (!links || !h.items) {
         free(links);
         free(h.items);
@@ -207,15 +255,15 @@ static int merge_long(const Tokenizer *t, int *ids, size_t *n)
         queue_pair(t, links, &h, i);
     while (h.count) {
         uint64_t top = heap_pop(&h);
-        int here = (int)(uint32_t)top, next = links[here].next;
-        if (links[here].rank != (int)(top >> 32))
+        int i = (int)(uint32_t)top, next = links[i].next;
+        if (links[i].rank != (int)(top >> 32))
             continue;
-        pair_rank(t, links[here].id, links[next].id, &links[here].id);
+        pair_rank(t, links[i].id, links[next].id, &links[i].id);
         links[next].rank = INT_MAX;
-        links[here].next = links[next].next;
-        links[links[here].next].previous = here;
-        queue_pair(t, links, &h, links[here].previous);
-        queue_pair(t, links, &h, here);
+        links[i].next = links[next].next;
+        links[links[i].next].previous = i;
+        queue_pair(t, links, &h, links[i].previous);
+        queue_pair(t, links, &h, i);
     }
     *n = 0;
     for (int i = 1; i < end; i = links[i].next)
@@ -225,39 +273,57 @@ static int merge_long(const Tokenizer *t, int *ids, size_t *n)
     return 0;
 }
 
-/* The character of three bytes at s[i], if it may be one token from the start, else NULL; its bytes. */
-static const Character *character_at(const Tokenizer *t, const char *s, size_t i, size_t length, size_t *size)
+/* ---- characters that are tokens ---------------------------------------------------------------------------------- */
+
+/* A word of Chinese has three bytes for each character, and nearly always the bytes of a character become one token
+ * before anything else happens to them. Then the word may as well start as characters, with a third of the tokens to
+ * merge.
+ *
+ * When is the outcome the same? A merge takes bytes away from a character that is not complete only if what it makes
+ * begins or ends inside a character and contains a boundary between two. boundary_rank[x][y] is the lowest rank of such
+ * merges with byte x before the boundary and byte y behind it. A character whose own merges all have lower ranks than
+ * boundary_rank at both of its ends is complete before any of them.
+ *
+ * This needs each token to be made by one merge only, which comes before those that the token is part of. For a list of
+ * merges that breaks this rule boundary_rank is -1 everywhere, and every word starts as bytes. */
+struct CharacterToken { /* of a character of three bytes */
+    int id;             /* the token that its bytes become, or one of those below */
+    int rank;           /* the highest rank of its merges */
+};
+enum { NOT_LOOKED_UP = -1, SEVERAL_TOKENS = -2 };
+
+/* The token of the character of three bytes at s[i], or NULL if the word must start with its bytes. */
+static const CharacterToken *character_token(const Tokenizer *t, const char *s, size_t i, size_t length)
 {
-    *size = unicode_length(s[i]);
-    if (*size != 3)
-        return NULL;
     const unsigned char *b = (const unsigned char *)s + i;
-    Character *c = &t->characters[(b[0] & 0xf) << 12 | (b[1] & 0x3f) << 6 | (b[2] & 0x3f)];
-    if (c->id == NOT_SEEN) {
+    CharacterToken *c = &t->character_tokens[(b[0] & 0xf) << 12 | (b[1] & 0x3f) << 6 | (b[2] & 0x3f)];
+    if (c->id == NOT_LOOKED_UP) {
         int ids[3] = {t->byte_ids[b[0]], t->byte_ids[b[1]], t->byte_ids[b[2]]};
-        c->rank = -1;
-        c->id = merge_short(t, ids, 3, &c->rank) == 1 ? ids[0] : NOT_WHOLE;
+        c->id = merge_short(t, ids, 3, &c->rank) == 1 ? ids[0] : SEVERAL_TOKENS;
     }
-    /* no merge of its bytes with those before or after comes first: see "whole characters" */
-    bool whole = c->id >= 0 && (i == 0 || c->rank < t->crossed[b[-1]][b[0]]) &&
-                 (i + 3 == length || c->rank < t->crossed[b[2]][b[3]]);
-    return whole ? c : NULL;
+    bool complete = c->id >= 0 && (i == 0 || c->rank < t->boundary_rank[b[-1]][b[0]]) &&
+                    (i + 3 == length || c->rank < t->boundary_rank[b[2]][b[3]]);
+    return complete ? c : NULL;
 }
 
-/* Appends the ids of one word. */
+/* Append the ids of one word. */
 static int merge_word(const Tokenizer *t, const char *s, size_t length, IdList *ids)
 {
     if (id_list_reserve(ids, length))
         return -1;
-    int *word = ids->items + ids->count, highest = -1;
+    int *word = ids->items + ids->count, highest;
     size_t n = 0;
     for (size_t i = 0, size; i < length; i += size) {
-        const Character *whole = character_at(t, s, i, length, &size);
-        if (whole)
-            word[n++] = whole->id;
-        for (size_t k = 0; k < size && !whole; k++) {
-            word[n] = t->byte_ids[(unsigned char)s[i + k]];
-            n += word[n] >= 0;
+        size = unicode_length(s[i]);
+        const CharacterToken *c = size == 3 ? character_token(t, s, i, length) : NULL;
+        if (c) {
+            word[n++] = c->id;
+            continue;
+        }
+        for (size_t k = 0; k < size; k++) {
+            int id = t->byte_ids[(unsigned char)s[i + k]];
+            if (id >= 0)
+                word[n++] = id;
         }
     }
     if (n <= SHORT_WORD)
@@ -270,11 +336,11 @@ static int merge_word(const Tokenizer *t, const char *s, size_t length, IdList *
 
 /* ---- added tokens ------------------------------------------------------------------------------------------------ */
 
-/* The first of [low, high), which all are longer than k, whose byte k is at least `byte`. */
-static const Added *first_with(const Added *low, const Added *high, size_t k, int byte)
+/* The first of the tokens [low, high), all longer than k and sorted, whose byte k is at least `byte`. */
+static const AddedToken *first_with(const AddedToken *low, const AddedToken *high, size_t k, int byte)
 {
     while (low < high) {
-        const Added *middle = low + (high - low) / 2;
+        const AddedToken *middle = low + (high - low) / 2;
         if ((unsigned char)middle->text[k] < byte)
             low = middle + 1;
         else
@@ -283,12 +349,13 @@ static const Added *first_with(const Added *low, const Added *high, size_t k, in
     return low;
 }
 
-/* The longest token of the set that s begins with, or NULL. Those that fit are a range, shorter with every byte. */
-const Added *tokenizer_match_added(const AddedSet *set, const char *s, size_t n)
+/* The tokens that agree with the first k bytes of s are a range of the sorted set, which each further byte narrows. */
+const AddedToken *tokenizer_match_added(const AddedSet *set, const char *s, size_t n)
 {
-    const Added *best = NULL, *low = set->items, *high = set->count ? low + set->count : low;
+    const AddedToken *best = NULL, *low = set->items, *high = set->count ? low + set->count : low;
     for (size_t k = 0; k < n && low < high; k++) {
-        low += low->length == k; /* that one ends here */
+        if (low->length == k) /* this one ends here; the others are longer */
+            low++;
         low = first_with(low, high, k, (unsigned char)s[k]);
         high = first_with(low, high, k, (unsigned char)s[k] + 1);
         if (low < high && low->length == k + 1)
@@ -297,15 +364,39 @@ const Added *tokenizer_match_added(const AddedSet *set, const char *s, size_t n)
     return best;
 }
 
+/* The first added token in s[*at..n), whose position *at becomes; NULL if there is none. plain: NULL, or a byte for
+ * each of s, which is 1 if it can't be part of one. */
+static const AddedToken *next_added(const AddedSet *set, const char *s, size_t n, const char *plain, size_t *at)
+{
+    for (size_t i = *at; set->count && i < n; i++) {
+        if (!set->first[(unsigned char)s[i]])
+            continue;
+        const AddedToken *found = tokenizer_match_added(set, s + i, n - i);
+        if (found && !(plain && memchr(plain + i, 1, found->length))) {
+            *at = i;
+            return found;
+        }
+    }
+    return NULL;
+}
+
 /* ---- encoding ---------------------------------------------------------------------------------------------------- */
 
-/* A word of less than 16 bytes as a key, its length in the last byte; so many bytes can be read from s. */
+/* Most words of a text have occurred before. Short words and their ids are kept in a table that has one slot for each
+ * hash: a word replaces the one that was there. */
+struct CachedWord {
+    uint64_t key[2]; /* the bytes of the word, zeros, and in the last byte its length */
+    int ids[4];      /* -1 behind the last one */
+};
+#define WORD_CACHE_BITS 16
+
+/* The key of a word of less than 16 bytes, of which `readable` bytes can be read at s. */
 static void word_key(uint64_t key[2], const char *s, size_t length, size_t readable)
 {
     static const unsigned char ones[32] = {255, 255, 255, 255, 255, 255, 255, 255,
                                            255, 255, 255, 255, 255, 255, 255, 255};
     uint64_t mask[2];
-    memcpy(mask, ones + 16 - length, 16);
+    memcpy(mask, ones + 16 - length, 16); /* `length` bytes of ones, then zeros */
     if (readable >= 16) {
         memcpy(key, s, 16);
     } else {
@@ -316,7 +407,7 @@ static void word_key(uint64_t key[2], const char *s, size_t length, size_t reada
     key[1] = (key[1] & mask[1]) | (uint64_t)length << 56;
 }
 
-/* Appends the ids of one word, from t->words if it was there lately. */
+/* Append the ids of one word, from the cache if it is there. */
 static int encode_word(Tokenizer *t, const char *s, size_t length, size_t readable, IdList *ids)
 {
     uint64_t key[2];
@@ -325,23 +416,27 @@ static int encode_word(Tokenizer *t, const char *s, size_t length, size_t readab
     if (id_list_reserve(ids, 4))
         return -1;
     word_key(key, s, length, readable);
-    Word *w = &t->words[hash_mix(key[0] * HASH_GOLDEN + key[1] * 0xc2b2ae3d27d4eb4fu) * HASH_GOLDEN >> (64 - WORD_SLOTS_LOG)];
+    uint64_t hash = hash_mix(key[0] * HASH_GOLDEN + key[1] * 0xc2b2ae3d27d4eb4fu) * HASH_GOLDEN;
+    CachedWord *w = &t->word_cache[hash >> (64 - WORD_CACHE_BITS)];
+    size_t before = ids->count, n = 1;
     if (w->key[0] == key[0] && w->key[1] == key[1]) {
-        memcpy(ids->items + ids->count, w->ids, sizeof w->ids);
-        ids->count += 1u + (w->ids[1] >= 0) + (w->ids[2] >= 0) + (w->ids[3] >= 0);
+        memcpy(ids->items + before, w->ids, sizeof w->ids);
+        while (n < 4 && w->ids[n] >= 0)
+            n++;
+        ids->count += n;
         return 0;
     }
-    size_t before = ids->count;
     if (merge_word(t, s, length, ids))
         return -1;
-    size_t n = ids->count - before;
+    n = ids->count - before;
     if (n > 0 && n <= 4) {
-        *w = (Word){{key[0], key[1]}, {-1, -1, -1, -1}};
+        *w = (CachedWord){{key[0], key[1]}, {-1, -1, -1, -1}};
         memcpy(w->ids, ids->items + before, n * sizeof *w->ids);
     }
     return 0;
 }
 
+/* Append the ids of text without added tokens. */
 static int encode_words(Tokenizer *t, const char *s, size_t n, IdList *ids)
 {
     for (size_t i = 0, length; i < n; i += length) {
@@ -352,68 +447,60 @@ static int encode_words(Tokenizer *t, const char *s, size_t n, IdList *ids)
     return 0;
 }
 
-/* The first added token at or after *from, which becomes its place. plain: NULL, or 1 for each byte that is in none. */
-static const Added *next_added(const AddedSet *set, const char *s, size_t n, const char *plain, size_t *from)
+/* Append the ids of text in NFC; added: those tokens are recognized that are to be found after NFC. */
+static int encode_normalized(Tokenizer *t, const char *s, size_t n, bool added, IdList *ids)
 {
-    for (size_t i = *from; set->count && i < n; i++) {
-        if (!set->first[(unsigned char)s[i]])
-            continue;
-        const Added *found = tokenizer_match_added(set, s + i, n - i);
-        if (found && !(plain && memchr(plain + i, 1, found->length))) {
-            *from = i;
-            return found;
-        }
+    size_t begin = 0, at = 0;
+    const AddedToken *a;
+    while (added && (a = next_added(&t->added[AFTER_NFC], s, n, NULL, &at))) {
+        if (encode_words(t, s + begin, at - begin, ids) || id_list_append(ids, a->id))
+            return -1;
+        at += a->length;
+        begin = at;
     }
-    return NULL;
+    return encode_words(t, s + begin, n - begin, ids);
 }
 
-/* A piece without added tokens that are found before NFC. added: those that are found after it are looked for. */
-static int encode_piece(Tokenizer *t, const char *s, size_t n, bool added, IdList *ids)
+/* Append the ids of text between added tokens that were found before NFC. */
+static int encode_between(Tokenizer *t, const char *s, size_t n, bool added, IdList *ids)
 {
-    char *normal = NULL;
-    int failed = 0;
-    if (t->nfc && !unicode_is_nfc(s, n)) {
-        s = normal = unicode_nfc(s, n, &n);
-        failed = s ? 0 : -1;
-    }
-    size_t from = 0, at = 0;
-    for (const Added *a; added && !failed && (a = next_added(&t->nfc_added, s, n, NULL, &at)); from = at) {
-        failed = encode_words(t, s + from, at - from, ids) || id_list_append(ids, a->id);
-        at += a->length;
-    }
-    if (!failed)
-        failed = encode_words(t, s + from, n - from, ids);
-    free(normal);
-    return failed;
+    if (!t->nfc || unicode_is_nfc(s, n))
+        return encode_normalized(t, s, n, added, ids);
+    char *normalized = unicode_nfc(s, n, &n);
+    int status = normalized ? encode_normalized(t, normalized, n, added, ids) : -1;
+    free(normalized);
+    return status;
 }
 
-/* added: added tokens are looked for, but not in bytes marked in plain (NULL: anywhere). */
-int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, bool added, const char *plain, IdList *ids,
-                            char err[512])
+int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, bool added, const char *plain, IdList *ids)
 {
-    Text valid = {0};
-    int failed = 0;
-    if (!text_is_utf8(s, n)) {
-        failed = text_append_replacing(&valid, s, n);
-        s = valid.bytes;
-        n = valid.length;
-    }
-    size_t from = 0, at = 0;
-    for (const Added *a; added && !failed && (a = next_added(&t->raw_added, s, n, plain, &at)); from = at) {
-        failed = encode_piece(t, s + from, at - from, !plain, ids) || id_list_append(ids, a->id);
+    size_t begin = 0, at = 0;
+    const AddedToken *a;
+    while (added && (a = next_added(&t->added[BEFORE_NFC], s, n, plain, &at))) {
+        if (encode_between(t, s + begin, at - begin, !plain, ids) || id_list_append(ids, a->id))
+            return -1;
         at += a->length;
+        begin = at;
     }
-    if (!failed)
-        failed = encode_piece(t, s + from, n - from, added && !plain, ids);
-    text_free(&valid);
-    return failed ? fail(err, "out of memory for the tokenizer") : 0;
+    return encode_between(t, s + begin, n - begin, added && !plain, ids);
 }
 
 int tokenizer_encode(Tokenizer *t, const char *text, size_t length, bool added, IdList *ids, char err[512])
 {
+    Text valid = {0};
     if (added && t->begin_id >= 0 && id_list_append(ids, t->begin_id))
-        return fail(err, "out of memory for the tokenizer");
-    return tokenizer_encode_marked(t, text, length, added, NULL, ids, err);
+        return fail_memory(err);
+    if (!text_is_utf8(text, length)) {
+        if (text_append_replacing(&valid, text, length)) {
+            text_free(&valid);
+            return fail_memory(err);
+        }
+        text = valid.bytes;
+        length = valid.length;
+    }
+    int status = tokenizer_encode_marked(t, text, length, added, NULL, ids);
+    text_free(&valid);
+    return status ? fail_memory(err) : 0;
 }
 
 /* ---- decoding and looking up ------------------------------------------------------------------------------------- */
@@ -435,14 +522,13 @@ bool tokenizer_is_special(const Tokenizer *t, int id)
 
 int tokenizer_id(const Tokenizer *t, const char *token, size_t length)
 {
-    const AddedSet *const sets[] = {&t->raw_added, &t->nfc_added};
-    for (size_t i = 0; i < 2; i++) {
-        const Added *a = tokenizer_match_added(sets[i], token, length);
+    for (size_t i = 0; i < COUNT_OF(t->added); i++) {
+        const AddedToken *a = tokenizer_match_added(&t->added[i], token, length);
         if (a && a->length == length)
             return a->id;
     }
     char *scratch = malloc(length + 1);
-    int id = scratch ? tokenizer_written_id(t, token, length, scratch) : -1;
+    int id = scratch ? tokenizer_vocab_id(t, token, length, scratch) : -1;
     free(scratch);
     return id;
 }
@@ -457,15 +543,67 @@ const char *tokenizer_piece(const Tokenizer *t, int id, size_t *length)
 int tokenizer_decode(const Tokenizer *t, const int *ids, size_t n, bool skip_special, Text *out)
 {
     Text joined = {0};
-    int failed = 0;
-    for (size_t i = 0; i < n && !failed; i++) {
+    int status = text_append(&joined, "", 0);
+    for (size_t i = 0; i < n && status == 0; i++) {
         size_t length;
         const char *piece = tokenizer_piece(t, ids[i], &length);
         if (!skip_special || !tokenizer_is_special(t, ids[i]))
-            failed = text_append(&joined, piece, length);
+            status = text_append(&joined, piece, length);
     }
-    if (!failed)
-        failed = text_append_replacing(out, joined.length ? joined.bytes : "", joined.length);
+    if (status == 0)
+        status = text_append_replacing(out, joined.bytes, joined.length);
     text_free(&joined);
-    return failed;
+    return status;
+}
+
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
+
+void tokenizer_close(Tokenizer *t)
+{
+    if (!t)
+        return;
+    for (size_t set = 0; set < COUNT_OF(t->added); set++) {
+        for (size_t i = 0; i < t->added[set].count; i++)
+            free(t->added[set].items[i].text);
+        free(t->added[set].items);
+    }
+    void *const tables[] = {t->bytes,      t->pieces,        t->vocab,
+                            t->merges,     t->boundary_rank, t->character_tokens,
+                            t->word_cache, t->chat_file,     t->default_system};
+    for (size_t i = 0; i < COUNT_OF(tables); i++)
+        free(tables[i]);
+    text_free(&t->chat_template);
+    free(t);
+}
+
+static int make_caches(Tokenizer *t, char err[512])
+{
+    const size_t characters = 0x10000 * sizeof *t->character_tokens, words = sizeof *t->word_cache << WORD_CACHE_BITS;
+    t->character_tokens = memory_large(characters, 1);
+    t->word_cache = memory_large(words, 1);
+    if (!t->character_tokens || !t->word_cache)
+        return fail_memory(err);
+    memset(t->character_tokens, 0xff, characters); /* each id is NOT_LOOKED_UP */
+    memset(t->word_cache, 0, words);
+    return 0;
+}
+
+Tokenizer *tokenizer_open(const char *path, char err[512])
+{
+    bool is_folder = file_is_folder(path);
+    char *folder = is_folder ? strdup(path) : path_folder(path);
+    Tokenizer *t = calloc(1, sizeof *t);
+    int status = folder && t ? tokenizer_read(t, path, is_folder, err) : fail_memory(err);
+    if (status == 0)
+        status = make_caches(t, err);
+    if (status == 0) {
+        for (unsigned c = 0; c < 256; c++)
+            t->class[c] = (unsigned char)(c < 0x80 ? class_of(c) : MANY_BYTES);
+        tokenizer_open_chat(t, folder);
+    } else {
+        tokenizer_close(t);
+        t = NULL;
+    }
+    free(folder);
+    return t;
 }

@@ -34,6 +34,14 @@
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
+/* Eight bytes, wherever they lie in memory, as one number: the first byte is its lowest. */
+static inline uint64_t load_u64(const void *bytes)
+{
+    uint64_t n;
+    __builtin_memcpy(&n, bytes, sizeof n);
+    return n;
+}
+
 /* Write one sentence into the caller's error buffer and return -1, so that a failure is one line: return fail(...). */
 __attribute__((format(printf, 2, 3))) int fail(char err[512], const char *fmt, ...);
 

@@ -1,8 +1,8 @@
 /* The machine: which kernels this CPU can run, and how much of it this process may use.
  *
- * Limits come from several places, of which the least counts: affinity and the CPU quota of control groups (a container
- * has 2 of 64 processors), second threads of a core; the memory that the system has left, what the groups and the
- * process's own limits leave of it.
+ * Limits come from several places, and the least counts. For processors: affinity, the CPU quota of control groups (a
+ * container may have 2 of 64 processors), cores that have two threads. For memory: what the system has left, and what
+ * the limits of control groups and of the process leave.
  */
 #include "base/cpu.h"
 
@@ -30,7 +30,7 @@
 
 #ifdef __x86_64__
 
-/* The registers that the system saves when it switches threads: bits 1-2 for AVX, 5-7 for AVX-512. */
+/* Which registers the system saves when it switches threads: bits 1-2 are for AVX, 5-7 for AVX-512. */
 static uint64_t saved_state(void)
 {
     uint32_t low, high;
@@ -106,8 +106,7 @@ bool cpu_has(CpuLevel level)
     return level <= best;
 }
 
-/* fmaf() of glibc looks for the instruction at run time; that of other libraries has it only if the compiler was told
- * so. */
+/* glibc's fmaf() looks for the instruction at run time; other libraries use it only if the compiler was told to. */
 bool cpu_exact_fma(void)
 {
     bool fma;
@@ -144,27 +143,28 @@ int cpu_level_from_environment(char err[512])
         return 0;
     }
     char list[128] = "";
+    bool known = false;
     for (int i = 0; i < CPU_LEVELS; i++) {
         CpuLevel level = (CpuLevel)i;
+        bool wanted = !strcmp(wish, level_names[i]);
+        known = known || wanted;
         if (!cpu_has(level))
             continue;
-        if (!strcmp(wish, level_names[i])) {
+        if (wanted) {
             cpu_set_level(level);
             return 0;
         }
         size_t used = strlen(list);
         snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", level_names[i]);
     }
-    bool known = false;
-    for (int i = 0; i < CPU_LEVELS; i++)
-        known = known || !strcmp(wish, level_names[i]);
-    return fail(err, "RUN_ISA=%.40s: %s; there are %s", wish, known ? "this CPU or system lacks it" : "no such kernels",
-                list);
+    const char *problem = known ? "this CPU or system cannot run these kernels" : "there are no kernels of that name";
+    return fail(err, "RUN_ISA=%.40s: %s; choose from %s", wish, problem, list);
 }
 
 /* ---- numbers in small system files ------------------------------------------------------------------------------- */
 
-/* Reads root/directory/name into text; false if it can't be read or doesn't fit. */
+/* Read root/directory/name into text; false if it can't be read or doesn't fit. (Not file_read(): these files tell no
+ * size, and there is no message to write.) */
 static bool read_file(char *text, size_t size, const char *root, const char *directory, const char *name)
 {
     char path[PATH_MAX];
@@ -182,7 +182,7 @@ static bool read_file(char *text, size_t size, const char *root, const char *dir
 
 #ifdef __linux__
 
-/* The first number of a file; UINT64_MAX ("max", "-1", or no such file) means no limit. */
+/* The number at the start of a file. UINT64_MAX means no limit: "max", "-1", or there is no such file. */
 static uint64_t read_limit(const char *root, const char *directory, const char *name)
 {
     char text[128];
@@ -191,7 +191,7 @@ static uint64_t read_limit(const char *root, const char *directory, const char *
     return strtoull(text, NULL, 10);
 }
 
-/* The number after a line's first word; 0 if there is no such line. */
+/* The number after the word that a line begins with; 0 if there is no such line. */
 static uint64_t find_number(const char *text, const char *word)
 {
     size_t length = strlen(word);
@@ -206,7 +206,7 @@ static uint64_t find_number(const char *text, const char *word)
 /* ---- control groups ---------------------------------------------------------------------------------------------- */
 
 /* A group limits those below it, so each directory from the process's own up to the mount point is asked. Inside a
- * container the upper ones may be all that is visible. */
+ * container perhaps only the upper ones are visible. */
 typedef uint64_t GroupLimit(const char *root, const char *directory);
 
 static uint64_t least_up_to_root(const char *root, const char *mount, const char *group, GroupLimit *limit)
@@ -223,7 +223,7 @@ static uint64_t least_up_to_root(const char *root, const char *mount, const char
         path[end] = '/';
         path[end + 1] = '\0';
         uint64_t here = limit(root, path);
-        least = here < least ? here : least;
+        least = MIN(here, least);
         if (end <= top)
             return least;
         while (end > top && path[end - 1] != '/')
@@ -232,7 +232,7 @@ static uint64_t least_up_to_root(const char *root, const char *mount, const char
     }
 }
 
-/* Does "cpu,cpuacct" have the word "cpu"? */
+/* Whether a list such as "cpu,cpuacct" has the word. */
 static bool list_has(const char *list, size_t length, const char *word)
 {
     size_t n = strlen(word);
@@ -242,8 +242,8 @@ static bool list_has(const char *list, size_t length, const char *word)
     return false;
 }
 
-/* The least limit over the process's groups. Lines of /proc/self/cgroup: "0::/path" is version 2's only hierarchy,
- * "5:cpu,cpuacct:/path" one of version 1's. */
+/* The least limit of the process's groups. Lines of /proc/self/cgroup: "0::/path" is the one hierarchy of version 2,
+ * "5:cpu,cpuacct:/path" is one of version 1. */
 static uint64_t group_limit(const char *root, const char *controller, GroupLimit *version1, GroupLimit *version2)
 {
     char text[16384], mount[300];
@@ -260,15 +260,15 @@ static uint64_t group_limit(const char *root, const char *controller, GroupLimit
         if (length == 0) {
             limit = least_up_to_root(root, "/sys/fs/cgroup", path + 1, version2);
             uint64_t hybrid = least_up_to_root(root, "/sys/fs/cgroup/unified", path + 1, version2);
-            limit = hybrid < limit ? hybrid : limit;
+            limit = MIN(hybrid, limit);
         } else if (list_has(list + 1, (size_t)length, controller)) {
             snprintf(mount, sizeof mount, "/sys/fs/cgroup/%.*s", length, list + 1);
             limit = least_up_to_root(root, mount, path + 1, version1);
             snprintf(mount, sizeof mount, "/sys/fs/cgroup/%s", controller);
             uint64_t other = least_up_to_root(root, mount, path + 1, version1);
-            limit = other < limit ? other : limit;
+            limit = MIN(other, limit);
         }
-        least = limit < least ? limit : least;
+        least = MIN(limit, least);
     }
     return least;
 }
@@ -296,7 +296,7 @@ static uint64_t cpu_limit_v2(const char *root, const char *directory)
     return processors(quota, strtoull(period, NULL, 10));
 }
 
-/* What is used counts the files in the page cache, which give way. */
+/* What a group's limit leaves. Files in the page cache count as used there, but give way. */
 static uint64_t memory_left(const char *root, const char *directory, const char *max, const char *now,
                             const char *prefix)
 {
@@ -325,7 +325,7 @@ static uint64_t memory_left_v2(const char *root, const char *directory)
 
 /* ---- processors and memory --------------------------------------------------------------------------------------- */
 
-/* The processors that this process may run on, as a set of *bytes bytes; NULL if the system doesn't tell. */
+/* The set of processors that this process may run on, of *bytes bytes (fresh); NULL if the system doesn't tell. */
 static cpu_set_t *affinity(size_t *bytes)
 {
     for (size_t cpus = 1024; cpus <= 1u << 20; cpus *= 2) {
@@ -341,7 +341,7 @@ static cpu_set_t *affinity(size_t *bytes)
     return NULL;
 }
 
-/* Does processor cpu share its core with a lower one of the set? Files say "0,64" or "0-1". */
+/* Whether processor `cpu` shares its core with a lower one of the set. The files say "0,64" or "0-1". */
 static bool is_second_thread(const char *root, const cpu_set_t *set, size_t bytes, size_t cpu)
 {
     char directory[64], text[256], *p = text;
@@ -360,7 +360,7 @@ static bool is_second_thread(const char *root, const cpu_set_t *set, size_t byte
     return false;
 }
 
-/* Processors this process may run on, and the cores among them. */
+/* Count the processors that this process may run on, and the cores among them. */
 static void count_processors(const char *root, size_t *logical, size_t *cores)
 {
     size_t bytes;
@@ -374,7 +374,8 @@ static void count_processors(const char *root, size_t *logical, size_t *cores)
     for (size_t cpu = 0; cpu < bytes * 8; cpu++)
         if (CPU_ISSET_S(cpu, bytes, set)) {
             *logical += 1;
-            *cores += !is_second_thread(root, set, bytes, cpu);
+            if (!is_second_thread(root, set, bytes, cpu))
+                *cores += 1;
         }
     CPU_FREE(set);
 }
@@ -389,7 +390,7 @@ static uint64_t memory_of_groups(const char *root)
     return group_limit(root, "memory", memory_left_v1, memory_left_v2);
 }
 
-/* What the system has left: MemAvailable and, where it grants no more than it has, the rest of its commit limit. */
+/* What the system has left: MemAvailable, and if it never grants more than it has, what is left of its commit limit. */
 static uint64_t memory_of_system(const char *root)
 {
     char text[8192];
@@ -399,7 +400,7 @@ static uint64_t memory_of_system(const char *root)
     if (read_limit(root, "/proc/sys/vm/", "overcommit_memory") == 2) {
         uint64_t limit = find_number(text, "CommitLimit:") * 1024, used = find_number(text, "Committed_AS:") * 1024;
         uint64_t uncommitted = limit > used ? limit - used : 0;
-        left = uncommitted < left ? uncommitted : left;
+        left = MIN(uncommitted, left);
     }
     return left;
 }
@@ -448,8 +449,8 @@ static uint64_t memory_of_system(const char *root)
 
 static int least_count(uint64_t a, uint64_t b)
 {
-    uint64_t least = a < b ? a : b;
-    return least < 1 ? 1 : least > INT_MAX ? INT_MAX : (int)least;
+    uint64_t least = MIN(a, b);
+    return (int)MIN(MAX(least, 1), INT_MAX);
 }
 
 int cpu_cores_usable_under(const char *root)
@@ -471,7 +472,7 @@ int cpu_threads_usable(void)
     return least_count(logical, cpu_quota(""));
 }
 
-/* What is left of a resource limit, of which `used` pages are taken. */
+/* The bytes that a resource limit leaves when so many pages are used. */
 static uint64_t below_limit(const struct rlimit *limit, uint64_t used_pages)
 {
     uint64_t most = (uint64_t)limit->rlim_cur, used = used_pages * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -493,8 +494,8 @@ uint64_t cpu_memory_available_under(const char *root)
     const uint64_t limits[] = {memory_of_system(root), memory_of_groups(root), below_limit(&space, pages[0]),
                                below_limit(&data, pages[5])};
     uint64_t least = UINT64_MAX;
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
-        least = limits[i] < least ? limits[i] : least;
+    for (size_t i = 0; i < COUNT_OF(limits); i++)
+        least = MIN(limits[i], least);
     return least;
 }
 

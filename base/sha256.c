@@ -1,13 +1,13 @@
-/* SHA-256: blocks of 64 bytes are stirred, one after the other, into a state of eight 32-bit words a..h.
+/* SHA-256: blocks of 64 bytes are compressed, one after the other, into a state of eight 32-bit words a..h.
  *
- * A block's 16 words, most significant byte first, are stretched to 64:
+ * A block's 16 words, most significant byte first, are expanded to 64:
  *     w[t] = s1(w[t-2]) + w[t-7] + s0(w[t-15]) + w[t-16]
  *     s0(x) = x>>>7 ^ x>>>18 ^ x>>3,   s1(x) = x>>>17 ^ x>>>19 ^ x>>10
  * and each of them, with its constant k[t], makes one round:
  *     t1 = h + (e>>>6 ^ e>>>11 ^ e>>>25) + (e & f ^ ~e & g) + k[t] + w[t]
  *     t2 = (a>>>2 ^ a>>>13 ^ a>>>22) + (a & b ^ a & c ^ b & c)
  *     (a, b, c, d, e, f, g, h) = (t1 + t2, a, b, c, d + t1, e, f, g)
- * after which the block's result is added to the state. The last block ends in a bit 1, zeros, and the length in bits.
+ * and the result is added to the state. The message is padded with a bit 1, zeros, and its length in bits.
  */
 #include "base/sha256.h"
 
@@ -36,7 +36,7 @@ static uint32_t rotate(uint32_t x, int n)
     return x >> n | x << (32 - n);
 }
 
-static void stir_portable(uint32_t state[8], const unsigned char *p, size_t blocks)
+static void compress_portable(uint32_t state[8], const unsigned char *p, size_t blocks)
 {
     for (; blocks; blocks--, p += 64) {
         uint32_t w[64];
@@ -52,12 +52,18 @@ static void stir_portable(uint32_t state[8], const unsigned char *p, size_t bloc
         for (int t = 0; t < 64; t++) {
             uint32_t t1 = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & f) ^ (~e & g)) + k[t] + w[t];
             uint32_t t2 = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
-            h = g, g = f, f = e, e = d + t1;
-            d = c, c = b, b = a, a = t1 + t2;
+            h = g;
+            g = f;
+            f = e;
+            e = d + t1;
+            d = c;
+            c = b;
+            b = a;
+            a = t1 + t2;
         }
-        const uint32_t stirred[8] = {a, b, c, d, e, f, g, h};
+        const uint32_t result[8] = {a, b, c, d, e, f, g, h};
         for (int i = 0; i < 8; i++)
-            state[i] += stirred[i];
+            state[i] += result[i];
     }
 }
 
@@ -67,10 +73,10 @@ static void stir_portable(uint32_t state[8], const unsigned char *p, size_t bloc
 #include <cpuid.h>
 #include <immintrin.h>
 
-/* The instructions keep the state as two registers, {a b e f} and {c d g h}, and make two rounds each; m[] is the
- * last 16 w[t]. */
-__attribute__((target("sha,sse4.1"))) static void stir_hardware(uint32_t state[8], const unsigned char *p,
-                                                                size_t blocks)
+/* The instructions keep the state in two registers, {a b e f} and {c d g h}, and do two rounds each; m[] has the last
+ * 16 w[t]. */
+__attribute__((target("sha,sse4.1"))) static void compress_hardware(uint32_t state[8], const unsigned char *p,
+                                                                    size_t blocks)
 {
     const __m128i swap = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
     __m128i abcd = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(const void *)state), 0xb1);
@@ -118,7 +124,7 @@ static bool cpu_has_sha(void)
 #define WITH_SHA __attribute__((target("+crypto")))
 #endif
 
-WITH_SHA static void stir_hardware(uint32_t state[8], const unsigned char *p, size_t blocks)
+WITH_SHA static void compress_hardware(uint32_t state[8], const unsigned char *p, size_t blocks)
 {
     uint32x4_t abcd = vld1q_u32(state), efgh = vld1q_u32(state + 4);
     for (; blocks; blocks--, p += 64) {
@@ -149,7 +155,7 @@ static bool cpu_has_sha(void)
 }
 
 #else
-#define stir_hardware stir_portable
+#define compress_hardware compress_portable
 
 static bool cpu_has_sha(void)
 {
@@ -159,7 +165,7 @@ static bool cpu_has_sha(void)
 
 bool sha256_in_hardware(void)
 {
-    static _Atomic int known; /* a fact of the machine: 0 not asked yet, 1 no, 2 yes */
+    static _Atomic int known; /* 0: not asked yet, 1: no, 2: yes */
     if (!known)
         known = cpu_has_sha() ? 2 : 1;
     return known == 2 && cpu_level() != CPU_SCALAR;
@@ -177,7 +183,8 @@ void sha256_init(Sha256 *s)
 
 void sha256_update(Sha256 *s, const void *bytes, size_t n)
 {
-    void (*stir)(uint32_t *, const unsigned char *, size_t) = sha256_in_hardware() ? stir_hardware : stir_portable;
+    void (*compress)(uint32_t *, const unsigned char *, size_t) =
+        sha256_in_hardware() ? compress_hardware : compress_portable;
     const unsigned char *p = bytes;
     size_t used = s->length % 64, first = used ? 64 - used : 0;
     s->length += n;
@@ -188,9 +195,9 @@ void sha256_update(Sha256 *s, const void *bytes, size_t n)
     }
     if (first) {
         memcpy(s->pending + used, p, first);
-        stir(s->state, s->pending, 1);
+        compress(s->state, s->pending, 1);
     }
-    stir(s->state, p + first, (n - first) / 64);
+    compress(s->state, p + first, (n - first) / 64);
     memcpy(s->pending, p + n - (n - first) % 64, (n - first) % 64);
 }
 
@@ -237,13 +244,13 @@ int sha256_parse(const char *hex, unsigned char digest[32])
 
 /* ---- many at a time ---------------------------------------------------------------------------------------------- */
 
-#define PIECE ((uint64_t)1 << 20) /* bytes between two words of progress */
+#define PROGRESS_STEP ((uint64_t)1 << 20) /* bytes hashed between two reports */
 
 typedef struct {
     const Sha256Task *tasks;
-    int (*progress)(void *context, uint64_t bytes);
+    FileProgress *progress;
     void *context;
-    _Atomic uint64_t bytes; /* not yet told */
+    _Atomic uint64_t bytes; /* hashed, but not yet reported */
     _Atomic bool stopped;
 } Work;
 
@@ -254,7 +261,7 @@ static void do_tasks(void *context, size_t begin, size_t end, int thread)
         Sha256 s;
         sha256_init(&s);
         for (uint64_t done = 0, n; done < t->length && !w->stopped; done += n) {
-            n = t->length - done < PIECE ? t->length - done : PIECE;
+            n = MIN(t->length - done, PROGRESS_STEP);
             sha256_update(&s, t->bytes + done, (size_t)n);
             w->bytes += n;
             if (w->progress && thread == 0 && w->progress(w->context, atomic_exchange(&w->bytes, 0)) != 0)
@@ -267,13 +274,16 @@ static void do_tasks(void *context, size_t begin, size_t end, int thread)
 static int compare_tasks(const void *a, const void *b)
 {
     const Sha256Task *x = a, *y = b;
-    return (x->length < y->length) - (x->length > y->length);
+    if (x->length == y->length)
+        return 0;
+    return x->length < y->length ? 1 : -1;
 }
 
-int sha256_all(Sha256Task *tasks, size_t n, int (*progress)(void *context, uint64_t bytes), void *context)
+int sha256_all(Sha256Task *tasks, size_t n, FileProgress *progress, void *context)
 {
     Work w = {.tasks = tasks, .progress = progress, .context = context};
-    qsort(tasks, n, sizeof *tasks, compare_tasks); /* the longest first: no thread is left with one at the end */
+    qsort(tasks, n, sizeof *tasks,
+          compare_tasks); /* the longest first, so that none is left to one thread at the end */
     threads_for(n, 1, do_tasks, &w);
     return w.stopped ? -1 : 0;
 }

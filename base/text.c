@@ -79,41 +79,27 @@ int text_close_stream(FILE *stream, char **text)
 
 /* ---- UTF-8 that may be broken ------------------------------------------------------------------------------------ */
 
-static bool is_continuation(char byte)
+/* Whether a character from U+1000 to U+CFFF begins here, as most of Chinese, Japanese and Korean are: after its first
+ * byte any two continuations may follow. */
+static bool is_cjk(const char *s, size_t n)
 {
-    return (byte & 0xc0) == 0x80;
-}
-
-/* First bytes of U+1000..U+CFFF, among them most of Chinese, Japanese and Korean: any two continuations may follow. */
-static bool is_cjk(char lead)
-{
-    return (unsigned char)lead >= 0xe1 && (unsigned char)lead <= 0xec;
-}
-
-/* unicode_decode() gives U+FFFD for broken bytes and for U+FFFD itself, which is EF BF BD. */
-static bool is_broken(uint32_t c, const char *bytes, size_t size)
-{
-    return c == 0xfffd && (size != 3 || memcmp(bytes, "\xef\xbf\xbd", 3) != 0);
+    return n >= 3 && s[0] >= '\xe1' && s[0] <= '\xec' && unicode_is_continuation(s[1]) && unicode_is_continuation(s[2]);
 }
 
 bool text_is_utf8(const char *bytes, size_t length)
 {
     for (size_t i = 0; i < length;) {
         uint32_t c;
-        uint64_t eight;
-        if (length - i >= sizeof eight) {
-            memcpy(&eight, bytes + i, sizeof eight);
-            if (!(eight & 0x8080808080808080u)) {
-                i += sizeof eight;
-                continue;
-            }
+        if (length - i >= 8 && unicode_eight_are_ascii(bytes + i)) {
+            i += 8;
+            continue;
         }
-        if (length - i >= 3 && is_cjk(bytes[i]) && is_continuation(bytes[i + 1]) && is_continuation(bytes[i + 2])) {
+        if (is_cjk(bytes + i, length - i)) {
             i += 3;
             continue;
         }
         size_t size = unicode_decode(bytes + i, length - i, &c);
-        if (is_broken(c, bytes + i, size))
+        if (unicode_is_broken(c, bytes + i, size))
             return false;
         i += size;
     }
@@ -122,7 +108,7 @@ bool text_is_utf8(const char *bytes, size_t length)
 
 int text_append_replacing(Text *out, const char *bytes, size_t length)
 {
-    size_t from = 0, i = 0; /* [from, i) is valid and not yet copied */
+    size_t from = 0, i = 0; /* bytes[from..i) are valid and not copied yet */
     while (i < length) {
         uint32_t c;
         size_t size = unicode_decode(bytes + i, length - i, &c);
@@ -141,8 +127,9 @@ size_t text_complete_prefix(const char *bytes, size_t length)
     for (size_t k = 1; k <= 3 && k <= length; k++) {
         const char *tail = bytes + length - k;
         uint32_t c;
-        if (is_continuation(*tail))
+        if (unicode_is_continuation(*tail))
             continue;
+        /* the last character begins k bytes before the end */
         bool cut = k < unicode_length(*tail) && unicode_decode(tail, k, &c) == k;
         return cut ? length - k : length;
     }
@@ -161,7 +148,7 @@ size_t text_visible(const char *bytes, size_t length, const char *keep, char out
 {
     uint32_t c;
     size_t size = unicode_decode(bytes, length, &c);
-    if (is_broken(c, bytes, size)) {
+    if (unicode_is_broken(c, bytes, size)) {
         snprintf(out, TEXT_VISIBLE, "\\x%02x", (unsigned char)bytes[0]);
         return 1;
     }
@@ -170,14 +157,15 @@ size_t text_visible(const char *bytes, size_t length, const char *keep, char out
         memcpy(out, bytes, size);
         out[size] = '\0';
     } else if (c == '\n' || c == '\t' || c == '\r') {
-        snprintf(out, TEXT_VISIBLE, "\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
+        static const char letters[] = {['\n'] = 'n', ['\t'] = 't', ['\r'] = 'r'};
+        snprintf(out, TEXT_VISIBLE, "\\%c", letters[c]);
     } else {
         snprintf(out, TEXT_VISIBLE, c < 0x80 ? "\\x%02x" : "\\u{%x}", (unsigned)c);
     }
     return size;
 }
 
-#define MOST_SHOWN 100 /* bytes of a longer text are cut */
+#define MOST_SHOWN 100 /* bytes; of a longer text only the end is shown */
 
 char *text_printable(const char *bytes, size_t length, char out[TEXT_PRINTABLE])
 {
@@ -185,7 +173,7 @@ char *text_printable(const char *bytes, size_t length, char out[TEXT_PRINTABLE])
     size_t used = 0;
     if (length > MOST_SHOWN) {
         s = end - MOST_SHOWN + 3;
-        while (s < end && is_continuation(*s)) /* not from the middle of a character */
+        while (s < end && unicode_is_continuation(*s)) /* begin with a whole character */
             s++;
         used = (size_t)snprintf(out, TEXT_PRINTABLE, "...");
     }
@@ -211,7 +199,7 @@ const char *shape_text(const uint64_t *shape, size_t rank, char out[SHAPE_TEXT])
 {
     size_t used = 1, i;
     out[0] = '[';
-    for (i = 0; i < rank && used < 80; i++) /* room for one more size, which has at most 20 digits, and ",...]" */
+    for (i = 0; i < rank && used < 80; i++) /* one more size of at most 20 digits fits, and ",...]" */
         used += (size_t)snprintf(out + used, SHAPE_TEXT - used, "%s%" PRIu64, i ? "," : "", shape[i]);
     snprintf(out + used, SHAPE_TEXT - used, i < rank ? ",...]" : "]");
     return out;

@@ -1,13 +1,14 @@
 /* One pool of threads.
  *
- * A parallel loop is cut into pieces; `remaining` counts those that nobody has taken. To take one is to lower
- * it by compare-and-swap, and whoever succeeds owns piece number pieces - remaining. The loop's description is written
- * only while nothing remains and every piece is done, so the owner of a piece may read it, and a thread that the system
- * has put aside between two pieces holds up nobody, however many loops go by.
+ * A parallel loop is cut into chunks; `remaining` counts those that nobody has taken. A thread takes a chunk by
+ * lowering `remaining` with compare-and-swap: if that succeeds, it owns chunk number chunks - remaining. The loop's
+ * description is written only while nothing remains and every chunk is done, so the owner of a chunk may read it, and a
+ * thread that the system has put aside between two chunks holds up nobody, however many loops go by.
  *
- * Waiting, for work or for the last pieces, is a short spin and then sleep in the kernel: on Linux on a futex,
- * elsewhere on a condition variable. Who goes to sleep says so first and looks once more; who has news writes it first
- * and then looks for sleepers: one of the two sees the other. No more workers are woken than there are processors for.
+ * Threads that wait, for work or for the last chunks, spin for a short while and then sleep in the kernel: on Linux on
+ * a futex, elsewhere on a condition variable. A thread that goes to sleep says so first and then looks once more; one
+ * that has news writes it first and then looks for sleepers: so one of the two sees the other. No more workers are
+ * woken than there are processors for.
  */
 #include "base/threads.h"
 
@@ -29,7 +30,7 @@
 
 #if defined(__linux__) && !defined(THREADS_PORTABLE)
 
-/* of <linux/futex.h>, which a C library other than glibc need not bring */
+/* From <linux/futex.h>, which may be missing with a C library other than glibc. */
 enum { FUTEX_WAIT_PRIVATE = 128, FUTEX_WAKE_PRIVATE = 129 };
 
 static void sleep_while(atomic_uint *word, unsigned value)
@@ -56,7 +57,7 @@ static void sleep_while(atomic_uint *word, unsigned value)
     pthread_mutex_unlock(&sleep_mutex);
 }
 
-/* The condition variable is shared by all words and sleepers, so all must look. */
+/* All words and sleepers share the condition variable, so all sleepers must wake and look. */
 static void change_and_wake(atomic_uint *word, int sleepers)
 {
     (void)sleepers;
@@ -89,7 +90,7 @@ static int64_t nanoseconds(void)
 
 /* ---- the pool ---------------------------------------------------------------------------------------------------- */
 
-/* Each group of fields that one side writes has a cache line (two, since they are fetched in pairs) of its own. */
+/* Fields that different threads write have cache lines of their own: two each, since lines are fetched in pairs. */
 static struct {
     pthread_t *workers; /* [count - 1]; worker i has thread number i + 1 */
     int count;          /* threads, the caller included; 0: no pool */
@@ -98,33 +99,33 @@ static struct {
 
     _Alignas(128) ThreadsBody *body; /* the loop's description */
     void *context;
-    size_t n, grain, pieces;
+    size_t n, grain, chunks;
 
-    _Alignas(128) atomic_size_t remaining; /* pieces that nobody has taken */
-    _Alignas(128) atomic_size_t done;      /* pieces finished */
+    _Alignas(128) atomic_size_t remaining; /* chunks that nobody has taken */
+    _Alignas(128) atomic_size_t done;      /* chunks finished */
 
-    _Alignas(128) atomic_uint call;    /* changes when sleeping workers are called */
-    _Alignas(128) atomic_uint finish;  /* changes when a sleeping caller must look at done */
+    _Alignas(128) atomic_uint call;    /* changes to wake sleeping workers */
+    _Alignas(128) atomic_uint finish;  /* changes to wake a sleeping caller, which then looks at `done` */
     _Alignas(128) atomic_int sleepers; /* workers asleep, or about to be */
     atomic_bool caller_sleeps, stop;
 } pool;
 
-/* Takes pieces of the current loop until none remains; returns how many it did. */
+/* Take chunks of the current loop until none remains; return how many this thread did. */
 static size_t work(int thread)
 {
     size_t did = 0, r = atomic_load(&pool.remaining);
     while (r) {
         if (!atomic_compare_exchange_weak(&pool.remaining, &r, r - 1))
             continue;
-        size_t begin = (pool.pieces - r) * pool.grain, left = pool.n - begin;
-        pool.body(pool.context, begin, begin + (left < pool.grain ? left : pool.grain), thread);
+        size_t begin = (pool.chunks - r) * pool.grain;
+        pool.body(pool.context, begin, begin + MIN(pool.n - begin, pool.grain), thread);
         did++;
         r = atomic_load(&pool.remaining);
     }
     return did;
 }
 
-/* Has a piece, or the end of the pool, come up before the spin's time is over? */
+/* Spin until there is a chunk to take, or the pool ends; false when the time for that is over. */
 static bool spin_for_work(void)
 {
     int64_t end = nanoseconds() + SPIN_NANOSECONDS;
@@ -164,15 +165,13 @@ static void *worker(void *number)
     return NULL;
 }
 
-/* Wakes sleepers, as far as there are pieces and processors for more than those awake. */
+/* Wake sleeping workers, but only as many as there are chunks and processors for. */
 static void call_workers(void)
 {
     int sleepers = atomic_load(&pool.sleepers);
     if (!sleepers)
         return;
-    int wanted = pool.at_once - 1;
-    if (pool.pieces - 1 < (size_t)wanted)
-        wanted = (int)(pool.pieces - 1);
+    int wanted = (int)MIN(pool.chunks, (size_t)pool.at_once) - 1;
     int awake = pool.count - 1 - sleepers;
     if (wanted > awake)
         change_and_wake(&pool.call, wanted - awake);
@@ -181,7 +180,7 @@ static void call_workers(void)
 static void wait_until_done(void)
 {
     int64_t end = 0;
-    for (int i = 1; atomic_load(&pool.done) != pool.pieces; i++) {
+    for (int i = 1; atomic_load(&pool.done) != pool.chunks; i++) {
         pause_cpu();
         if (i % PAUSES_PER_LOOK)
             continue;
@@ -191,7 +190,7 @@ static void wait_until_done(void)
             continue;
         atomic_store(&pool.caller_sleeps, true);
         unsigned finish = atomic_load(&pool.finish);
-        if (atomic_load(&pool.done) != pool.pieces)
+        if (atomic_load(&pool.done) != pool.chunks)
             sleep_while(&pool.finish, finish);
         atomic_store(&pool.caller_sleeps, false);
     }
@@ -199,12 +198,11 @@ static void wait_until_done(void)
 
 void threads_for(size_t n, size_t grain, ThreadsBody *body, void *context)
 {
-    grain = grain ? grain : 1;
+    grain = MAX(grain, 1);
     if (pool.count < 2 || n <= grain) {
         for (size_t begin = 0; begin < n; begin += grain) {
-            size_t left = n - begin;
-            body(context, begin, begin + (left < grain ? left : grain), 0);
-            if (left <= grain)
+            body(context, begin, begin + MIN(n - begin, grain), 0);
+            if (n - begin <= grain) /* begin + grain might overflow */
                 break;
         }
         return;
@@ -213,9 +211,9 @@ void threads_for(size_t n, size_t grain, ThreadsBody *body, void *context)
     pool.context = context;
     pool.n = n;
     pool.grain = grain;
-    pool.pieces = n / grain + (n % grain != 0);
+    pool.chunks = n / grain + (n % grain ? 1 : 0);
     atomic_store(&pool.done, 0);
-    atomic_store(&pool.remaining, pool.pieces);
+    atomic_store(&pool.remaining, pool.chunks);
     call_workers();
     atomic_fetch_add(&pool.done, work(0));
     wait_until_done();
@@ -235,13 +233,14 @@ void threads_stop(void)
     atomic_store(&pool.stop, false);
 }
 
-/* Workers leave the process's signals to the caller, but for those that a thread's own instructions raise. */
+/* Block the process's signals, so that workers leave them to the caller, but not those that a thread's own instructions
+ * raise. */
 static void block_signals(sigset_t *before)
 {
     static const int own[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
     sigset_t set;
     sigfillset(&set);
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+    for (size_t i = 0; i < COUNT_OF(own); i++)
         sigdelset(&set, own[i]);
     pthread_sigmask(SIG_SETMASK, &set, before);
 }

@@ -8,11 +8,12 @@
 #include "json.h"
 #include "kernels/elementary.h"
 
-/* Most that a size in config.json may be: far beyond any model, and the product of two fits 64 bits. */
+/* The largest size that config.json may ask for: far beyond any model, and small enough that the product of two fits 64
+ * bits. */
 #define MAX_SIZE 0x7fffffffu
 #define MAX_LAYERS 65536u
 
-/* A size that must be there. */
+/* Read a size that must be there. */
 static int require_size(const JsonLookup *f, const char *key, size_t most, size_t *out)
 {
     if (!json_lookup(f, key))
@@ -20,19 +21,27 @@ static int require_size(const JsonLookup *f, const char *key, size_t most, size_
     return json_lookup_size(f, key, 1, most, out);
 }
 
+/* A name of the file, for a message: its first 80 bytes, or "?" if it is not text. */
+typedef char Name[81];
+
+static const char *name_of(const JsonValue *v, Name out)
+{
+    bool is_text = v && v->type == JSON_STRING;
+    snprintf(out, sizeof(Name), "%.*s", is_text ? (int)MIN(v->length, sizeof(Name) - 1) : 1, is_text ? v->text : "?");
+    return out;
+}
+
 static int check_architecture(const JsonLookup *f)
 {
     const JsonValue *list = json_lookup(f, "architectures"), *type = json_lookup(f, "model_type");
+    Name name;
     if (list) {
-        const JsonValue *a = list->type == JSON_ARRAY ? list->child : NULL;
+        const JsonValue *a = list->type == JSON_ARRAY ? list->child : NULL, *first = a ? a : list;
         while (a && !json_string_is(a, "Qwen2ForCausalLM"))
             a = a->next;
-        if (!a) {
-            const JsonValue *first = list->type == JSON_ARRAY ? list->child : list;
-            bool text = first && first->type == JSON_STRING;
-            return fail(f->err, "%s: architecture %.*s is not supported; this program runs Qwen2ForCausalLM", f->file,
-                        text ? (int)(first->length < 80 ? first->length : 80) : 1, text ? first->text : "?");
-        }
+        if (!a)
+            return fail(f->err, "%s: architecture %s is not supported; this program runs Qwen2ForCausalLM", f->file,
+                        name_of(first, name));
     } else if (!json_string_is(type, "qwen2")) {
         return fail(f->err, "%s: neither \"architectures\" nor \"model_type\" says that this is a Qwen2 model",
                     f->file);
@@ -43,7 +52,7 @@ static int check_architecture(const JsonLookup *f)
             return fail(f->err, "%s: \"%s\" is not supported: use the original BF16 checkpoint", f->file, refused[i]);
     const JsonValue *act = json_lookup(f, "hidden_act");
     if (act && !json_string_is(act, "silu"))
-        return fail(f->err, "%s: \"hidden_act\" is not silu", f->file);
+        return fail(f->err, "%s: \"hidden_act\" is %s; only silu is supported", f->file, name_of(act, name));
     return 0;
 }
 
@@ -84,7 +93,7 @@ static int parse_sizes(const JsonLookup *f, Config *c)
     return 0;
 }
 
-/* Which layers see only the last sliding_window positions: layer_types if the file lists them, else those from
+/* Some layers see only the last sliding_window positions: those that layer_types lists, or without that list those from
  * max_window_layers on. */
 static int parse_windows(const JsonLookup *f, Config *c)
 {
@@ -189,9 +198,9 @@ static int parse_rope(const JsonLookup *f, Config *c)
         c->rope_type = ROPE_YARN;
         return parse_yarn(&rope, c);
     }
-    return fail(f->err, "%s: rope type \"%.*s\" is not supported; there are default, linear and yarn", f->file,
-                type->type == JSON_STRING ? (int)(type->length < 80 ? type->length : 80) : 1,
-                type->text ? type->text : "?");
+    Name name;
+    return fail(f->err, "%s: rope type \"%s\" is not supported; default, linear and yarn are", f->file,
+                name_of(type, name));
 }
 
 static int parse(const JsonLookup *f, Config *c)

@@ -1,16 +1,21 @@
-/* run chat: a conversation that the model sees whole at every turn.
+/* run chat: a conversation, which the model sees whole at every turn.
  *
- * Each time the system text, the turns so far and the new question are written as the model's chat template has them,
- * and encoded anew. As far as these ids are what the cache holds they are not read again. So an answer is the same as
- * if the conversation had been given at once, and yet a turn costs only what is new in it.
+ * Each time the system text, the turns so far and the new question are put into the model's chat template and encoded
+ * anew. The ids that the cache holds already are not read again. So an answer is the same as if the whole conversation
+ * had been given at once, and yet a turn costs only what is new in it.
  *
  * When the context is full the oldest exchanges are left out, even in the middle of an answer, which then goes on.
  */
-#include "base/file.h"
-#include "commands/common.h"
+#include "base/clock.h"
 #include "commands/line.h"
+#include "commands/model.h"
+#include "commands/options.h"
+#include "commands/output.h"
+#include "commands/sampling.h"
+#include "commands/terminal.h"
+#include "generate/generate.h"
 
-#include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,18 +24,20 @@ typedef struct {
     Session session;
     Choosing how; /* its seed is the next answer's */
     Sampler sampler;
-    size_t max_tokens, block; /* most tokens of an answer; of a block of the prompt */
-    Text system;         /* bytes NULL: there is no system turn */
+    size_t max_tokens;   /* of an answer */
+    size_t block;        /* most tokens of a block of the prompt: --block */
+    Text system;         /* bytes is NULL if there is no system turn */
     Text *turns;         /* question, answer, question, ... */
-    size_t count, first; /* the model no longer sees the turns before first */
+    size_t count, first; /* how many turns; the model no longer sees those before first */
     IdList cached;       /* what the cache holds */
-    Text argument;       /* of the command that runs */
-    bool terminal;       /* standard input is one */
-    bool failed, ended;
+    Text argument;       /* of the /command that runs */
+    bool terminal;       /* standard input is a terminal */
+    bool failed;         /* something went wrong */
+    bool ended;          /* /exit was given */
     char err[512];
 } Chat;
 
-/* What went wrong; the conversation goes on. */
+/* Say what went wrong and go on. */
 static void complain(Chat *c)
 {
     warn("%s", c->err);
@@ -50,17 +57,17 @@ static const char *const roles[] = {"user", "assistant"};
 
 static void push_turn(Chat *c, const char *bytes, size_t length)
 {
-    c->turns = must(realloc(c->turns, (c->count + 1) * sizeof *c->turns));
+    c->turns = xrealloc(c->turns, (c->count + 1) * sizeof *c->turns);
     c->turns[c->count] = (Text){0};
     set_text(&c->turns[c->count++], bytes, length);
 }
 
-/* Down to n turns. */
+/* Drop all turns but the first n. */
 static void drop_turns(Chat *c, size_t n)
 {
     while (c->count > n)
         text_free(&c->turns[--c->count]);
-    c->first = c->first < c->count ? c->first : c->count;
+    c->first = MIN(c->first, c->count);
 }
 
 static void forget(Chat *c)
@@ -71,7 +78,7 @@ static void forget(Chat *c)
     text_free(&c->system);
 }
 
-/* That text, or the template's if there is none. */
+/* Make text the system text; if it is NULL and there is none yet, the template's. */
 static void use_system(Chat *c, const char *text)
 {
     if (!text && !c->system.bytes)
@@ -80,10 +87,10 @@ static void use_system(Chat *c, const char *text)
         set_text(&c->system, text, strlen(text));
 }
 
-/* What the model sees. Fresh. */
+/* The messages that the model sees. Fresh. */
 static Message *list_messages(const Chat *c, size_t *n)
 {
-    Message *list = must(calloc(c->count + 1, sizeof *list));
+    Message *list = xcalloc(c->count + 1, sizeof *list);
     *n = 0;
     if (c->system.bytes)
         list[(*n)++] = (Message){"system", c->system.bytes, 6, c->system.length};
@@ -92,56 +99,56 @@ static Message *list_messages(const Chat *c, size_t *n)
     return list;
 }
 
-static int append_ids(IdList *to, const IdList *from, size_t most)
+static void append_ids(IdList *to, const IdList *from, size_t most)
 {
-    int failed = 0;
-    for (size_t i = 0; i < from->count && i < most && !failed; i++)
-        failed = id_list_append(to, from->items[i]);
-    return failed;
+    for (size_t i = 0; i < from->count && i < most; i++)
+        xappend_id(to, from->items[i]);
 }
 
-/* The ids of what the model sees, up to where the answer is to go on. */
+/* The ids that the model sees, with the beginning of an answer that is to go on. */
 static int conversation_ids(Chat *c, const IdList *answer, IdList *ids)
 {
     size_t n;
     Message *list = list_messages(c, &n);
     ids->count = 0;
-    int failed = tokenizer_chat_ids(c->session.tokenizer, list, n, true, false, ids, c->err);
+    int status = tokenizer_chat_ids(c->session.tokenizer, list, n, true, false, ids, c->err);
     free(list);
-    return failed || !append_ids(ids, answer, SIZE_MAX) ? failed : fail(c->err, "out of memory");
+    if (status == 0)
+        append_ids(ids, answer, SIZE_MAX);
+    return status;
 }
 
 /* ---- an answer --------------------------------------------------------------------------------------------------- */
 
+/* An answer has several parts if the context gets full meanwhile. */
 typedef struct {
     Chat *chat;
-    Generated part; /* an answer has several parts if the context gets full meanwhile */
-    size_t taken;   /* ids of part that are in ids */
+    Generated part; /* the current one */
+    size_t taken;   /* how many ids of it are in ids */
     IdList ids;     /* of all parts */
-    Text bytes;     /* of these */
-    size_t shown;   /* bytes of them */
-    bool ends_line; /* what was shown */
-    size_t prompt, read, timed; /* ids of the last prompt; ids not in the cache; tokens that took `seconds` */
+    Text bytes;     /* their text */
+    size_t shown;   /* how many of these bytes were shown */
+    bool ends_line; /* what was shown ends with a line end */
+    size_t prompt;  /* ids of the last prompt */
+    size_t read;    /* ids of all prompts that were not in the cache */
+    size_t timed;   /* tokens that took `seconds` */
     double seconds, block_began;
 } Reply;
 
 static void take_ids(Reply *r)
 {
     const Tokenizer *t = r->chat->session.tokenizer;
-    const Choosing *how = &r->chat->how;
     for (; r->taken < r->part.ids.count; r->taken++) {
         int id = r->part.ids.items[r->taken];
-        bool is_text = !tokenizer_is_special(t, id);
-        for (size_t i = 0; i < how->n_eos; i++)
-            is_text = is_text && how->eos[i] != id;
+        bool is_text = !tokenizer_is_special(t, id) && !sampling_is_end(&r->chat->how, id);
         size_t length = 0;
         const char *piece = is_text ? tokenizer_piece(t, id, &length) : "";
-        if (id_list_append(&r->ids, id) || text_append(&r->bytes, piece, length))
-            die(EXIT_FAILED, "out of memory");
+        xappend_id(&r->ids, id);
+        xappend(&r->bytes, piece, length);
     }
 }
 
-/* The next n bytes. */
+/* Show the next n bytes of the answer. */
 static int show(Reply *r, size_t n)
 {
     Text text = {0};
@@ -155,7 +162,7 @@ static int show(Reply *r, size_t n)
     return fflush(stdout) ? -1 : 0;
 }
 
-/* A character may begin in one part and end in the next: the text is put together from the ids. */
+/* The text is put together from the ids, since a character may begin in one part and end in the next. */
 static int show_text(void *context, const char *bytes, size_t length)
 {
     Reply *r = context;
@@ -166,12 +173,12 @@ static int show_text(void *context, const char *bytes, size_t length)
 
 enum { FIRST_BLOCK = 128 };
 
-/* Ctrl-C is noticed between blocks of the prompt, so they must not take long; short ones waste time. */
+/* Ctrl-C is noticed between blocks of the prompt, so they must not take long; but short ones waste time. */
 static void show_prefill(void *context, size_t done, size_t total)
 {
     Reply *r = context;
     size_t *block = &r->chat->session.state.block;
-    double now = seconds_now(), took = now - r->block_began;
+    double now = clock_seconds(), took = now - r->block_began;
     if (took > 1.5 && *block >= 2 * FIRST_BLOCK)
         *block /= 2;
     else if (took < 0.5 && *block <= r->chat->block / 2)
@@ -182,7 +189,7 @@ static void show_prefill(void *context, size_t done, size_t total)
         progress_end();
 }
 
-/* Goes on behind ids until something ends it: r->part.reason. */
+/* Generate what follows ids until something ends it, which is r->part.reason. */
 static int generate_part(Chat *c, Reply *r, const IdList *ids)
 {
     Session *s = &c->session;
@@ -199,52 +206,61 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
     run_state_rewind(&s->state, same);
     generated_free(&r->part);
     r->taken = 0;
-    r->block_began = seconds_now();
-    int failed = generate(&s->model, &s->state, &c->sampler, s->tokenizer, ids->items, ids->count, &options, &r->part,
-                          c->err);
+    r->block_began = clock_seconds();
+    int status =
+        generate(&s->model, &s->state, &c->sampler, s->tokenizer, ids->items, ids->count, &options, &r->part, c->err);
     progress_end();
     take_ids(r);
     r->prompt = ids->count;
     r->read += ids->count - same;
-    r->timed += r->part.ids.count ? r->part.ids.count - 1 : 0;
+    r->timed += MAX(r->part.ids.count, 1) - 1;
     r->seconds += r->part.seconds;
-    if (failed) /* whatever is in the cache now */
+    if (status != 0) /* nobody knows what is in the cache now */
         run_state_rewind(&s->state, 0);
     c->cached.count = 0;
-    if (append_ids(&c->cached, ids, s->state.pos) ||
-        append_ids(&c->cached, &r->part.ids, s->state.pos - c->cached.count))
-        die(EXIT_FAILED, "out of memory");
-    return failed;
+    append_ids(&c->cached, ids, s->state.pos);
+    append_ids(&c->cached, &r->part.ids, s->state.pos - c->cached.count);
+    return status;
 }
 
-/* The ids to go on from, with room behind them: if need be a quarter of the context is made free. 1: there is no room
- * for more of the answer. */
-static int fit(Chat *c, const Reply *r, IdList *ids)
+/* Leave out the oldest exchanges until a quarter of the context is free, or only the question is left. */
+static int drop_oldest(Chat *c, const Reply *r, IdList *ids)
+{
+    size_t ctx = c->session.state.ctx;
+    while (ids->count > ctx - ctx / 4 && c->first + 1 < c->count) {
+        c->first += 2;
+        if (conversation_ids(c, &r->ids, ids) != 0)
+            return -1;
+    }
+    if (ids->count >= ctx && !r->ids.count)
+        return fail(c->err, "the question has %zu tokens%s, but the context holds only %zu (--ctx)", ids->count,
+                    c->system.bytes ? " with the system text" : "", ctx);
+    return 0;
+}
+
+typedef enum { FITS, FULL, TROUBLE } Fit; /* FULL: the answer cannot go on; TROUBLE: c->err says why */
+
+/* Get the ids to go on from, leaving out exchanges if the context is full. */
+static Fit fit(Chat *c, const Reply *r, IdList *ids)
 {
     size_t ctx = c->session.state.ctx, before = c->first;
-    int failed = conversation_ids(c, &r->ids, ids);
-    if (failed || ids->count < ctx)
-        return failed;
-    while (!failed && ids->count > ctx - ctx / 4 && c->first + 1 < c->count) {
-        c->first += 2;
-        failed = conversation_ids(c, &r->ids, ids);
-    }
-    bool full = ids->count >= ctx;
-    if (!failed && full && !r->ids.count)
-        failed = fail(c->err, "the question has %zu tokens%s, but the context holds only %zu (--ctx)", ids->count,
-                      c->system.bytes ? " with the system text" : "", ctx);
-    if (failed) {
+    if (conversation_ids(c, &r->ids, ids) != 0)
+        return TROUBLE;
+    if (ids->count < ctx)
+        return FITS;
+    if (drop_oldest(c, r, ids) != 0) {
         c->first = before;
-        return failed;
+        return TROUBLE;
     }
     if (!r->ends_line && isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
         fputc('\n', stderr);
     if (c->first > before)
         warn("the context of %zu tokens is full: the model no longer sees the first %zu exchange%s", ctx, c->first / 2,
-             c->first == 2 ? "" : "s");
-    if (full)
-        warn("the context of %zu tokens is full: the answer ends here", ctx);
-    return full;
+             plural(c->first / 2));
+    if (ids->count < ctx)
+        return FITS;
+    warn("the context of %zu tokens is full: the answer ends here", ctx);
+    return FULL;
 }
 
 static void print_short_statistics(const Chat *c, const Reply *r)
@@ -253,41 +269,40 @@ static void print_short_statistics(const Chat *c, const Reply *r)
     if (r->timed && r->seconds > 0)
         snprintf(rate, sizeof rate, ", %.1f tok/s", (double)r->timed / r->seconds);
     if (!c->how.sampling.greedy)
-        snprintf(seed, sizeof seed, "; seed %llu", (unsigned long long)c->how.sampling.seed);
+        snprintf(seed, sizeof seed, "; seed %" PRIu64, c->how.sampling.seed);
     if (isatty(STDERR_FILENO))
-        notice("%zu token%s%s; prompt %zu, %zu of them new; context %zu of %zu%s", r->ids.count,
-               r->ids.count == 1 ? "" : "s", rate, r->prompt, r->read, c->session.state.pos, c->session.state.ctx,
-               seed);
+        notice("%zu token%s%s; prompt %zu, %zu of them new; context %zu of %zu%s", r->ids.count, plural(r->ids.count),
+               rate, r->prompt, r->read, c->session.state.pos, c->session.state.ctx, seed);
 }
 
-/* Answers the last turn, a question, with a turn more; false: there is none. */
+/* Answer the last turn, which is a question, by a new turn. False if no answer came. */
 static bool answer(Chat *c)
 {
     Reply r = {.chat = c, .ends_line = true};
     IdList ids = {0};
-    int result;
+    Fit found;
     c->sampler.options.seed = c->how.sampling.seed;
     sampler_reset(&c->sampler);
     do {
-        result = fit(c, &r, &ids);
-        if (result == 0)
-            result = generate_part(c, &r, &ids);
-    } while (result == 0 && r.part.reason == FINISH_CONTEXT);
-    bool answered = result >= 0 && (r.bytes.length || r.part.reason != FINISH_INTERRUPTED);
+        found = fit(c, &r, &ids);
+        if (found == FITS && generate_part(c, &r, &ids) != 0)
+            found = TROUBLE;
+    } while (found == FITS && r.part.reason == FINISH_CONTEXT);
+    bool answered = found != TROUBLE && (r.bytes.length || r.part.reason != FINISH_INTERRUPTED);
     show(&r, r.bytes.length - r.shown);
     if (!r.ends_line || (answered && !r.shown))
         putchar('\n');
     else if (interrupted && c->terminal)
-        fputc('\n', stderr); /* behind the ^C */
+        fputc('\n', stderr); /* after the ^C */
     finish(EXIT_OK);
     if (answered) {
         push_turn(c, r.bytes.bytes, r.bytes.length);
         print_short_statistics(c, &r);
         c->how.sampling.seed++;
-    } else if (result < 0) {
+    } else if (found == TROUBLE) {
         complain(c);
     } else {
-        notice("nothing was answered: the question is taken back");
+        notice("no answer came: the question is taken back");
     }
     generated_free(&r.part);
     id_list_free(&r.ids);
@@ -306,10 +321,8 @@ static void ask(Chat *c, const char *question, size_t length)
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
 /* {"system": TEXT or null, "messages": [{"role": "user", "content": TEXT}, {"role": "assistant", ..}, ..]} */
-static char *conversation_json(const Chat *c, size_t *length)
+static void write_conversation(FILE *out, const Chat *c)
 {
-    char *text = NULL;
-    FILE *out = must(open_memstream(&text, length));
     fputs("{\"system\": ", out);
     if (c->system.bytes)
         json_write_string(out, c->system.bytes, c->system.length);
@@ -322,48 +335,43 @@ static char *conversation_json(const Chat *c, size_t *length)
         fputc('}', out);
     }
     fputs("]}\n", out);
-    close_memory(out, &text);
-    return text;
 }
 
 static int do_save(Chat *c)
 {
-    NewFile f;
-    size_t length, n = c->count / 2;
-    if (is_model_file(&c->session.checkpoint, c->argument.bytes))
-        return fail(c->err, "%s is a file of the model itself", c->argument.bytes);
-    char *text = conversation_json(c, &length);
-    int failed = new_file_open(&f, c->argument.bytes, c->err);
-    if (!failed && file_write_at(f.fd, text, length, 0))
-        failed = fail(c->err, "%s: could not be written: %s", c->argument.bytes, strerror(errno));
-    failed = failed || new_file_finish(&f, c->err) || new_files_publish(&f, 1, c->err);
-    new_file_end(&f);
-    free(text);
-    if (!failed)
-        notice("%s: saved, %zu exchange%s", c->argument.bytes, n, n == 1 ? "" : "s");
-    return failed;
+    OutFile out;
+    const char *path = c->argument.bytes;
+    if (model_has_file(&c->session.checkpoint, path))
+        return fail(c->err, "%s is a file of the model itself", path);
+    if (out_open(&out, path, c->err) != 0)
+        return -1;
+    write_conversation(out.stream, c);
+    if (out_commit(&out, c->err) != 0)
+        return -1;
+    notice("%s: saved, %zu exchange%s", path, c->count / 2, plural(c->count / 2));
+    return 0;
 }
 
-/* Takes what root says into an empty conversation. */
+/* Fill an empty conversation with what root holds. */
 static int read_conversation(Chat *c, const JsonValue *root, char err[512])
 {
     const JsonValue *system = json_get(root, "system"), *messages = json_get(root, "messages");
     if (!messages || messages->type != JSON_ARRAY)
         return fail(err, "there is no list of \"messages\"");
     const JsonValue *m = messages->child;
-    if (m && json_string_is(json_get(m, "role"), "system")) { /* as other programs write it */
+    if (m && json_string_is(json_get(m, "role"), "system")) { /* where other programs put it */
         system = json_get(m, "content");
         m = m->next;
     }
     if (system && system->type == JSON_STRING)
         set_text(&c->system, system->text, system->length);
     else if (system && system->type != JSON_NULL)
-        return fail(err, "the system text is neither a text nor null");
+        return fail(err, "\"system\" is neither a string nor null");
     for (; m; m = m->next) {
         const JsonValue *content = json_get(m, "content");
         const char *role = roles[c->count % 2];
         if (!json_string_is(json_get(m, "role"), role) || !content || content->type != JSON_STRING)
-            return fail(err, "turn %zu is not the %s's, with a text as \"content\"", c->count + 1, role);
+            return fail(err, "message %zu should have the role \"%s\" and a string as \"content\"", c->count + 1, role);
         push_turn(c, content->text, content->length);
     }
     return c->count % 2 == 0 ? 0 : fail(err, "the last question has no answer");
@@ -377,35 +385,36 @@ static int do_load(Chat *c)
         return -1;
     Chat loaded = {0};
     JsonValue *root = json_parse(text, length, why);
-    int failed = root ? read_conversation(&loaded, root, why) : -1;
-    if (failed) {
-        forget(&loaded);
-        fail(c->err, "%s: not a saved conversation: %.300s", c->argument.bytes, why);
-    } else {
-        forget(c);
-        c->system = loaded.system;
-        c->turns = loaded.turns;
-        c->count = loaded.count;
-        use_system(c, NULL);
-        notice("%s: loaded, %zu exchange%s", c->argument.bytes, c->count / 2, c->count == 2 ? "" : "s");
-    }
+    int status = root ? read_conversation(&loaded, root, why) : -1;
     json_free(root);
     free(text);
-    return failed;
+    if (status != 0) {
+        forget(&loaded);
+        return fail(c->err, "%s: not a saved conversation: %.300s", c->argument.bytes, why);
+    }
+    forget(c);
+    c->system = loaded.system;
+    c->turns = loaded.turns;
+    c->count = loaded.count;
+    use_system(c, NULL);
+    notice("%s: loaded, %zu exchange%s", c->argument.bytes, c->count / 2, plural(c->count / 2));
+    return 0;
 }
 
 /* ---- the other commands ------------------------------------------------------------------------------------------ */
 
-/* What they show goes to stderr: standard output has the answers and nothing else. */
+/* What they show goes to stderr, since standard output has the answers and nothing else. */
 
 static int do_system(Chat *c)
 {
     if (c->argument.length) {
         set_text(&c->system, c->argument.bytes, c->argument.length);
-        notice("the system text is changed%s", c->count ? "; the conversation goes on with it" : "");
-    } else {
-        print_text(stderr, c->system.bytes ? c->system.bytes : "(none)", c->system.bytes ? c->system.length : 6);
+        notice("the system text was changed%s", c->count ? "; the conversation goes on with it" : "");
+    } else if (c->system.bytes) {
+        print_text(stderr, c->system.bytes, c->system.length);
         fputc('\n', stderr);
+    } else {
+        fputs("(none)\n", stderr);
     }
     return 0;
 }
@@ -413,7 +422,7 @@ static int do_system(Chat *c)
 static int do_reset(Chat *c)
 {
     drop_turns(c, 0);
-    notice("a new conversation, with the same system text");
+    notice("new conversation, with the same system text");
     return 0;
 }
 
@@ -422,7 +431,7 @@ static int do_undo(Chat *c)
     if (!c->count)
         return fail(c->err, "there is nothing to undo");
     drop_turns(c, c->count - 2);
-    notice("the last exchange is gone; %zu left", c->count / 2);
+    notice("the last exchange was dropped; %zu left", c->count / 2);
     return 0;
 }
 
@@ -431,9 +440,9 @@ static int do_retry(Chat *c)
     if (!c->count)
         return fail(c->err, "there is no question yet");
     if (c->how.sampling.greedy)
-        notice("greedy: the same answer again; --temperature lets it vary");
+        notice("tokens are chosen greedily, so the answer is the same again; --temperature makes it vary");
     Text old = c->turns[--c->count];
-    c->first = c->first < c->count ? c->first : c->count - 1;
+    c->first = MIN(c->first, c->count - 1);
     if (answer(c))
         text_free(&old);
     else
@@ -441,13 +450,12 @@ static int do_retry(Chat *c)
     return 0;
 }
 
-/* Ids of the first n messages. */
+/* How many ids the first n messages make. */
 static size_t count_ids(const Chat *c, const Message *messages, size_t n)
 {
     IdList ids = {0};
     char err[512];
-    if (tokenizer_chat_ids(c->session.tokenizer, messages, n, false, false, &ids, err))
-        die(EXIT_FAILED, "%s", err);
+    die_if(tokenizer_chat_ids(c->session.tokenizer, messages, n, false, false, &ids, err), err);
     n = ids.count;
     id_list_free(&ids);
     return n;
@@ -457,8 +465,10 @@ static int do_tokens(Chat *c)
 {
     size_t n, i = 0, before = 0;
     Message *list = list_messages(c, &n);
-    if (c->system.bytes)
-        fprintf(stderr, "system   %7zu\n", before = count_ids(c, list, ++i));
+    if (c->system.bytes) {
+        before = count_ids(c, list, ++i);
+        fprintf(stderr, "system   %7zu\n", before);
+    }
     if (c->first)
         fprintf(stderr, "1..%-6zu      -   no longer seen by the model\n", c->first / 2);
     for (size_t turn = c->first / 2 + 1; i < n; i += 2, turn++) {
@@ -480,73 +490,67 @@ static int do_exit(Chat *c)
 static int do_help(Chat *c);
 
 static const struct ChatCommand {
-    const char *name, *argument, *help;
-    int (*run)(Chat *c); /* -1 and a sentence in c->err if it fails */
+    const char *name, *argument;
+    bool needs_argument;
+    const char *help;
+    int (*run)(Chat *c); /* -1 with a sentence in c->err if it fails */
 } chat_commands[] = {
-    {"help", "", "this list", do_help},
-    {"system", "[TEXT]", "the system text, or another one", do_system},
-    {"reset", "", "begin a new conversation", do_reset},
-    {"undo", "", "drop the last question and its answer", do_undo},
-    {"retry", "", "answer the last question again, with another seed", do_retry},
-    {"save", "FILE", "write the conversation as JSON", do_save},
-    {"load", "FILE", "go on with a saved one", do_load},
-    {"tokens", "", "how much of the context is used, turn by turn: question + answer", do_tokens},
-    {"exit", "", "leave, as Ctrl-D does", do_exit},
+    {"help", "", false, "print this list", do_help},
+    {"system", "[TEXT]", false, "print the system text, or replace it by TEXT", do_system},
+    {"reset", "", false, "begin a new conversation", do_reset},
+    {"undo", "", false, "drop the last question and its answer", do_undo},
+    {"retry", "", false, "answer the last question again, with another seed", do_retry},
+    {"save", "FILE", true, "write the conversation as JSON", do_save},
+    {"load", "FILE", true, "go on with a saved conversation", do_load},
+    {"tokens", "", false, "show how much of the context is used, turn by turn: question + answer", do_tokens},
+    {"exit", "", false, "leave, as Ctrl-D does", do_exit},
 };
-enum { N_COMMANDS = sizeof chat_commands / sizeof *chat_commands };
 
 static int do_help(Chat *c)
 {
     (void)c;
-    for (size_t i = 0; i < N_COMMANDS; i++)
+    for (size_t i = 0; i < COUNT_OF(chat_commands); i++)
         fprintf(stderr, "/%-7s%-7s %s\n", chat_commands[i].name, chat_commands[i].argument, chat_commands[i].help);
-    fputs("//              begins a message with /\n\\               at the end of a line: it goes on in the next one\n"
-          "Ctrl-C          stops an answer, clears the line; leaves where that is empty\n", stderr);
+    fputs("//              begins a message with /\n"
+          "\\               at the end of a line continues the message on the next one\n"
+          "Ctrl-C          stops an answer or clears the line; leaves if the line is empty\n", stderr);
     return 0;
 }
 
-/* Of that name, or of the nearest one with *distance above 0; NULL. */
-static const struct ChatCommand *find_command(const char *name, size_t length, size_t *distance)
-{
-    const struct ChatCommand *best = NULL;
-    *distance = SIZE_MAX;
-    for (size_t i = 0; i < N_COMMANDS; i++) {
-        size_t d = edit_distance(name, length, chat_commands[i].name, strlen(chat_commands[i].name));
-        if (d < *distance && (d == 0 || nearly(length, d))) {
-            *distance = d;
-            best = &chat_commands[i];
-        }
-    }
-    return best;
-}
-
-/* A line that begins with one "/". */
+/* Run a line that begins with one "/". */
 static void run_command(Chat *c, const Text *line)
 {
-    size_t name = strcspn(line->bytes + 1, " \t\n"), begin = name + 1, end = line->length, distance;
-    const struct ChatCommand *command = find_command(line->bytes + 1, name, &distance);
-    int failed;
-    while (begin < end && strchr(" \t\n", line->bytes[begin]))
+    static const char blanks[] = " \t\n";
+    const char *typed = line->bytes + 1;
+    size_t name = strcspn(typed, blanks), begin = 1 + name, end = line->length;
+    const struct ChatCommand *command = NULL;
+    Nearest nearest = nearest_to(typed, name);
+    for (size_t i = 0; i < COUNT_OF(chat_commands); i++)
+        if (nearest_offer(&nearest, chat_commands[i].name, strlen(chat_commands[i].name)))
+            command = &chat_commands[i];
+    while (begin < end && strchr(blanks, line->bytes[begin]))
         begin++;
-    while (end > begin && strchr(" \t\n", line->bytes[end - 1]))
+    while (end > begin && strchr(blanks, line->bytes[end - 1]))
         end--;
     c->argument.length = 0;
-    if (text_append(&c->argument, line->bytes + begin, end - begin)) /* a path may be other than UTF-8 */
-        die(EXIT_FAILED, "out of memory");
-    if (distance)
-        failed = fail(c->err, "there is no /%.*s%s%s", (int)(name < 64 ? name : 64), line->bytes + 1,
+    xappend(&c->argument, line->bytes + begin, end - begin); /* as it is: a path need not be UTF-8 */
+    int status;
+    if (nearest.distance > 0)
+        status = fail(c->err, "there is no /%.*s%s%s", (int)MIN(name, 64), typed,
                       command ? ": did you mean /" : "; /help lists the commands", command ? command->name : "");
-    else if (*command->argument != '[' && !*command->argument != !c->argument.length)
-        failed = fail(c->err, "/%s %s", command->name, *command->argument ? "needs a FILE" : "takes nothing behind it");
+    else if (command->needs_argument && !c->argument.length)
+        status = fail(c->err, "/%s needs a %s", command->name, command->argument);
+    else if (!*command->argument && c->argument.length)
+        status = fail(c->err, "/%s takes no argument", command->name);
     else
-        failed = command->run(c);
-    if (failed)
+        status = command->run(c);
+    if (status != 0)
         complain(c);
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-/* Line after line. Returns the exit code. */
+/* Read and answer line after line. Returns the exit code. */
 static int converse(Chat *c)
 {
     LineResult result = LINE_OK;
@@ -560,7 +564,7 @@ static int converse(Chat *c)
         if (slash && !twice)
             run_command(c, &line);
         else if (line.length)
-            ask(c, line.bytes + twice, line.length - twice);
+            ask(c, line.bytes + (twice ? 1 : 0), line.length - (twice ? 1 : 0));
     }
     text_free(&line);
     if (result == LINE_INTERRUPTED || (interrupted && !c->terminal))
@@ -571,32 +575,31 @@ static int converse(Chat *c)
 int cmd_chat(int argc, char **argv)
 {
     Chat c = {.max_tokens = SIZE_MAX, .terminal = isatty(STDIN_FILENO)};
-    const char *system = NULL, *problem;
+    const char *system = NULL;
     SamplingArguments a = sampling_arguments();
     const Option options[] = {
-        {0, "system", "TEXT", OPTION_TEXT, &system, "the system message (default: the chat template's)"},
-        {'n', "max-tokens", "N", OPTION_COUNT, &c.max_tokens, "most tokens of an answer"},
+        {0, "system", "TEXT", OPTION_TEXT, &system, "system message (default: the chat template's)"},
+        {'n', "max-tokens", "N", OPTION_COUNT, &c.max_tokens, "stop an answer after N tokens"},
         SAMPLING_OPTIONS(a),
         {0},
     };
-    int count = options_parse(argc, argv, options, true, NULL,
-                              "run chat\n"
-                              "run chat -m Qwen/Qwen2.5-0.5B-Instruct -w bf16 --system \"Be brief.\"\n"
-                              "run chat --greedy -q <questions.txt >answers.txt    # a line each\n"
-                              "\n"
-                              "/help, typed there, lists the commands: /system /reset /undo /retry /save /load ...\n");
-    arguments_at_most(count, 0, argv);
+    options_parse(argc, argv, options, NULL,
+                  "run chat\n"
+                  "run chat -m Qwen/Qwen2.5-0.5B-Instruct -w bf16 --system \"Be brief.\"\n"
+                  "run chat --greedy -q <questions.txt >answers.txt    # a line each\n"
+                  "\n"
+                  "In the chat, /help lists its commands: /system /reset /undo /retry /save ...\n");
     if (common.json)
-        usage_error("--json: not here; /save FILE writes the conversation as JSON");
-    check_sampling(&a);
+        usage_error("run chat has no --json; /save FILE writes the conversation as JSON");
+    sampling_check(&a);
     session_open(&c.session, true, false);
-    if ((problem = tokenizer_chat_problem(c.session.tokenizer)))
-        die(EXIT_FAILED, "%s", problem);
+    const char *problem = tokenizer_chat_problem(c.session.tokenizer);
+    die_if(problem, problem);
     use_system(&c, system);
     c.block = c.session.state.block;
-    c.session.state.block = c.block < FIRST_BLOCK ? c.block : FIRST_BLOCK;
-    c.how = choose_sampling(&c.session, &a, true);
-    c.sampler = open_sampler(&c.session, &c.how.sampling);
+    c.session.state.block = MIN(c.block, FIRST_BLOCK);
+    c.how = sampling_choose(&c.session, &a, true);
+    c.sampler = sampling_open(&c.session, &c.how.sampling);
     if (c.terminal)
         notice("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves");
     int code = finish(converse(&c));

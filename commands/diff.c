@@ -1,9 +1,13 @@
-/* run diff: what two checkpoints, files or sharded models in any combination, have that differs. */
+/* run diff: what differs between two checkpoints, files or sharded models in any combination. */
 #include "base/threads.h"
 #include "checkpoint/number.h"
 #include "checkpoint/patch.h"
 #include "checkpoint/tensor.h"
-#include "commands/slice.h"
+#include "commands/model.h"
+#include "commands/options.h"
+#include "commands/output.h"
+#include "commands/session.h"
+#include "commands/terminal.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -11,21 +15,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXIT_TROUBLE 2
-#define BLOCK        512               /* elements that are decoded at a time */
-#define PIECE        (128 * BLOCK)     /* that a thread takes; sums are kept for each and added in order */
-#define BYTES        ((size_t)4 << 20) /* that a thread takes when it only looks whether they are equal */
+enum { EXIT_DIFFERENT = 1, EXIT_TROUBLE = 2 };
+
+#define BLOCK 512               /* elements that are decoded at a time */
+#define CHUNK (128 * BLOCK)     /* elements of a task; each task has its own sums, which are added in order */
+#define BYTES ((size_t)4 << 20) /* bytes of a task that only looks whether they are equal */
 
 /* ---- one pair of tensors ----------------------------------------------------------------------------------------- */
 
-/* Of numbers a and d = b - a: 1 - cos(a, b) = (|d|^2 - (|b| - |a|)^2) / (2 |a| |b|), which has digits left where cos is
- * nearly 1. */
+/* Sums over the elements of a and b, with d = b - a. They give the cosine distance by
+ *     1 - cos(a, b) = (|d|^2 - (|b| - |a|)^2) / (2 |a| |b|)
+ * which has digits left where the cosine is nearly 1. */
 typedef struct {
-    uint64_t elements, changed;  /* changed: their bytes, or of different dtypes their values */
-    uint64_t not_finite;         /* changed ones that are NaN or infinite on a side; the figures below leave them out */
-    double max, sum, dd, aa, ad; /* of |d|: largest and sum; sums of d d, a a, a d */
-    bool b_is_not_zero;          /* else |b|, which comes from these sums, would be nothing but their rounding */
-    uint64_t max_at;             /* element */
+    uint64_t elements, changed;  /* changed: in their bytes, or with different dtypes in their values */
+    uint64_t not_finite;         /* changed ones that are NaN or infinite on a side, which the sums leave out */
+    double max, sum, dd, aa, ad; /* the largest |d|; sums of |d|, d d, a a, a d */
+    bool b_is_not_zero;          /* else |b|, as computed from these sums, would be their rounding error */
+    uint64_t max_at;             /* the first element with the largest |d| */
 } Difference;
 
 typedef enum { SAME, CHANGED, RETYPED, RESHAPED, ONLY_A, ONLY_B } Status;
@@ -35,13 +41,13 @@ typedef struct {
     const SafetensorsTensor *a;
     SafetensorsTensor b;
     Status status;
-    bool compared; /* difference is filled in */
+    bool compared; /* difference holds figures */
     Difference difference;
 } Pair;
 
 typedef struct {
     const SafetensorsTensor *a, *b;
-    Difference *pieces;
+    Difference *tasks; /* [task] */
     _Atomic bool different;
 } Comparison;
 
@@ -71,13 +77,13 @@ static void add_difference(Difference *total, const Difference *d)
     total->b_is_not_zero = total->b_is_not_zero || d->b_is_not_zero;
 }
 
-/* Sums over n pairs of finite numbers go to lane i mod 4, so that they need not wait for one another. */
+/* Add n pairs of finite numbers. Pair i goes to lane i mod 4, so that additions need not wait for one another. */
 static void add_sums(Difference *total, const double *a, const double *b, size_t n)
 {
     double sum[4] = {0}, dd[4] = {0}, aa[4] = {0}, ad[4] = {0};
     bool any[4] = {false};
     for (size_t i = 0; i < n; i += 4) {
-        for (size_t j = 0; j < (n - i < 4 ? n - i : 4); j++) {
+        for (size_t j = 0; j < MIN(n - i, 4); j++) {
             double x = a[i + j], d = b[i + j] - x;
             any[j] |= b[i + j] != 0;
             sum[j] += fabs(d);
@@ -93,24 +99,25 @@ static void add_sums(Difference *total, const double *a, const double *b, size_t
     total->b_is_not_zero = total->b_is_not_zero || any[0] || any[1] || any[2] || any[3];
 }
 
-/* Pairs that are not both finite become 0 and 0. Returns how many differ: one is NaN or infinite and the other is not
- * the same. */
+/* Replace pairs that are not both finite by 0 and 0. Returns how many of them differ; two NaNs do not. */
 static uint64_t set_aside(double *a, double *b, size_t n)
 {
     uint64_t count = 0;
     for (size_t i = 0; i < n; i++) {
         if (isfinite(a[i]) && isfinite(b[i]))
             continue;
-        count += !(a[i] == b[i] || (isnan(a[i]) && isnan(b[i])));
+        if (a[i] != b[i] && !(isnan(a[i]) && isnan(b[i])))
+            count++;
         a[i] = b[i] = 0;
     }
     return count;
 }
 
-/* The largest |b - a|, where it comes first, and the number of elements that changed. */
+/* Add to the number of elements that changed, and find the first with the largest |b - a|. */
 static void add_changes(Difference *total, const Comparison *c, size_t at, size_t n, const double *a, const double *b)
 {
     size_t parts = number_parts(c->a->dtype), size = dtype_bits(c->a->dtype) / 8;
+    bool by_bytes = c->a->dtype == c->b->dtype;
     const unsigned char *x = safetensors_data(c->a) + at * size, *y = safetensors_data(c->b) + at * size;
     for (size_t i = 0; i < n * parts; i++) {
         double d = fabs(b[i] - a[i]);
@@ -120,47 +127,44 @@ static void add_changes(Difference *total, const Comparison *c, size_t at, size_
         }
     }
     for (size_t i = 0; i < n; i++)
-        total->changed += c->a->dtype == c->b->dtype ? memcmp(x + i * size, y + i * size, size) != 0 : a[i] != b[i];
+        if (by_bytes ? memcmp(x + i * size, y + i * size, size) != 0 : a[i] != b[i])
+            total->changed++;
 }
 
 static void compare_numbers(void *context, size_t begin, size_t end, int thread)
 {
     const Comparison *c = context;
     double a[2 * BLOCK], b[2 * BLOCK];
-    size_t size_a = dtype_bits(c->a->dtype) / 8, size_b = dtype_bits(c->b->dtype) / 8, parts = number_parts(c->a->dtype),
-           n;
-    Difference *d = &c->pieces[begin / PIECE];
+    size_t size_a = dtype_bits(c->a->dtype) / 8, size_b = dtype_bits(c->b->dtype) / 8, n;
+    size_t parts = number_parts(c->a->dtype);
+    bool same_type = c->a->dtype == c->b->dtype;
+    Difference *d = &c->tasks[begin / CHUNK];
     (void)thread;
     for (size_t at = begin; at < end; at += n) {
-        n = end - at < BLOCK ? end - at : BLOCK;
+        n = MIN(end - at, BLOCK);
         const unsigned char *x = safetensors_data(c->a) + at * size_a, *y = safetensors_data(c->b) + at * size_b;
-        uint64_t infinite = 0;
         number_decode(c->a->dtype, x, n, a);
         number_decode(c->b->dtype, y, n, b);
+        uint64_t infinite = set_aside(a, b, n * parts);
         d->elements += n;
-        if (c->a->dtype != c->b->dtype || memcmp(x, y, n * size_a) != 0) {
-            infinite = set_aside(a, b, n * parts);
+        if (!same_type || memcmp(x, y, n * size_a) != 0) {
+            d->not_finite += infinite;
+            d->changed += same_type ? 0 : infinite; /* these are equal now, and add_changes() does not see them */
             add_changes(d, c, at, n, a, b);
-            d->changed += c->a->dtype == c->b->dtype ? 0 : infinite;
-        } else {
-            set_aside(a, b, n * parts);
         }
-        d->not_finite += infinite;
         add_sums(d, a, b, n * parts);
     }
 }
 
 static Difference difference_of(const SafetensorsTensor *a, const SafetensorsTensor *b)
 {
-    size_t pieces = (size_t)(a->elements / PIECE) + 1;
-    Comparison c = {.a = a, .b = b, .pieces = calloc(pieces, sizeof *c.pieces)};
+    size_t tasks = (size_t)(a->elements / CHUNK) + 1;
+    Comparison c = {.a = a, .b = b, .tasks = xcalloc(tasks, sizeof *c.tasks)};
     Difference total = {0};
-    if (!c.pieces)
-        die(EXIT_TROUBLE, "out of memory");
-    threads_for((size_t)a->elements, PIECE, compare_numbers, &c);
-    for (size_t i = 0; i < pieces; i++)
-        add_difference(&total, &c.pieces[i]);
-    free(c.pieces);
+    threads_for((size_t)a->elements, CHUNK, compare_numbers, &c);
+    for (size_t i = 0; i < tasks; i++)
+        add_difference(&total, &c.tasks[i]);
+    free(c.tasks);
     return total;
 }
 
@@ -169,15 +173,15 @@ static double relative(const Difference *d)
     return d->dd == 0 ? 0 : sqrt(d->dd / d->aa);
 }
 
-/* NaN: one of them is zero, and has no direction. */
-static double cosine(const Difference *d)
+/* 1 - cos(a, b); NaN if one of them is zero, and so has no direction. */
+static double cosine_distance(const Difference *d)
 {
     if (d->dd == 0)
         return 0;
     if (d->aa == 0 || !d->b_is_not_zero)
         return NAN;
-    double bb = d->aa + 2 * d->ad + d->dd, a = sqrt(d->aa), b = sqrt(bb > 0 ? bb : 0),
-           longer = (2 * d->ad + d->dd) / (a + b);
+    double bb = d->aa + 2 * d->ad + d->dd, a = sqrt(d->aa), b = sqrt(MAX(bb, 0));
+    double longer = (2 * d->ad + d->dd) / (a + b); /* |b| - |a| */
     double distance = (d->dd - longer * longer) / (2 * a * b);
     return distance < 0 ? 0 : distance;
 }
@@ -187,16 +191,19 @@ static double mean(const Difference *d)
     return d->elements ? d->sum / (double)d->elements : 0;
 }
 
+/* Compare two tensors of the same name, whose status is SAME so far. */
 static void compare_pair(Pair *p)
 {
     const SafetensorsTensor *a = p->a, *b = &p->b;
-    if (a->rank != b->rank || memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) != 0) {
+    if (!tensor_same_shape(a, b)) {
         p->status = RESHAPED;
         return;
     }
-    p->status = a->dtype != b->dtype ? RETYPED : equal_bytes(a, b) ? SAME : CHANGED;
-    p->compared = p->status != SAME && dtype_bits(a->dtype) >= 8 && dtype_bits(b->dtype) >= 8
-                  && number_parts(a->dtype) == number_parts(b->dtype);
+    if (a->dtype == b->dtype && equal_bytes(a, b))
+        return;
+    p->status = a->dtype == b->dtype ? CHANGED : RETYPED;
+    p->compared =
+        dtype_bits(a->dtype) >= 8 && dtype_bits(b->dtype) >= 8 && number_parts(a->dtype) == number_parts(b->dtype);
     if (p->compared)
         p->difference = difference_of(a, b);
 }
@@ -206,22 +213,21 @@ static void compare_pair(Pair *p)
 typedef struct {
     Checkpoint a, b;
     Pair *pairs;
-    size_t n, counts[6]; /* by status */
+    size_t n, counts[ONLY_B + 1]; /* pairs, and how many of each status */
 } Diff;
 
 static void open_side(Checkpoint *c, const char *name)
 {
     char err[512];
-    if (checkpoint_open(c, name, false, err) != 0)
-        die(EXIT_TROUBLE, "%s", err);
+    die_if(checkpoint_open(c, name, false, err), err);
 }
 
-/* A's tensors in its order, then those that only B has. */
+/* List A's tensors in its order, then those that only B has. */
 static void pair_tensors(Diff *d)
 {
     size_t n_a = checkpoint_tensor_count(&d->a), n_b = checkpoint_tensor_count(&d->b);
     SafetensorsTensor unused;
-    d->pairs = must(calloc(n_a + n_b + 1, sizeof *d->pairs));
+    d->pairs = xcalloc(n_a + n_b, sizeof *d->pairs);
     for (size_t i = 0; i < n_a; i++) {
         Pair *p = &d->pairs[d->n++];
         p->a = checkpoint_tensor(&d->a, i);
@@ -236,9 +242,7 @@ static void pair_tensors(Diff *d)
 
 static void compare_all(Diff *d)
 {
-    Progress p = {.what = "comparing"};
-    for (size_t i = 0; i < d->n; i++)
-        p.total += d->pairs[i].a ? d->pairs[i].a->length : 0;
+    Progress p = {.what = "comparing", .total = model_bytes(&d->a)};
     for (size_t i = 0; i < d->n; i++) {
         if (d->pairs[i].status == SAME)
             compare_pair(&d->pairs[i]);
@@ -257,10 +261,8 @@ static const SafetensorsTensor *named(const Pair *p)
 
 static void print_type(const SafetensorsTensor *t)
 {
-    printf("%s [", dtype_name(t->dtype));
-    for (size_t i = 0; i < t->rank; i++)
-        printf("%s%" PRIu64, i ? "," : "", t->shape[i]);
-    putchar(']');
+    printf("%s ", dtype_name(t->dtype));
+    shape_print(stdout, t->shape, t->rank);
 }
 
 static void print_value(const SafetensorsTensor *t, uint64_t element)
@@ -269,7 +271,7 @@ static void print_value(const SafetensorsTensor *t, uint64_t element)
     fputs(number_text(t->dtype, safetensors_data(t) + element * (dtype_bits(t->dtype) / 8), text), stdout);
 }
 
-/* A ratio; "-" where there is none, since what it divides by is zero. */
+/* A ratio as text, "-" if it is not finite: what it divides by is zero then. */
 static const char *figure(char out[32], double ratio)
 {
     snprintf(out, 32, "%.6g", ratio);
@@ -292,7 +294,7 @@ static void print_difference(const Pair *p)
         print_value(&p->b, d->max_at);
         char text[2][32];
         printf("\n    mean %.6g   relative %s   1-cosine %s", mean(d), figure(text[0], relative(d)),
-               figure(text[1], cosine(d)));
+               figure(text[1], cosine_distance(d)));
     }
     putchar('\n');
 }
@@ -314,7 +316,7 @@ static void print_pair(const Pair *p)
         printf("    bytes differ\n");
 }
 
-/* What the tensors of a layer have that differs, taken together. */
+/* The differences of all tensors of a layer together. */
 typedef struct {
     uint64_t layer;
     bool is_layer;
@@ -322,14 +324,14 @@ typedef struct {
     Difference total;
 } Layer;
 
-/* The layers that occur, those without a number first; fresh, *n of them. */
+/* Sum the differences up by layer: fresh, [*n], first the tensors of no layer, then layer 0, 1, ... */
 static Layer *sum_layers(const Diff *d, size_t *n)
 {
-    Layer *layers = must(calloc(d->n + 1, sizeof *layers));
+    Layer *layers = xcalloc(d->n + 1, sizeof *layers);
     uint64_t most = 0, layer;
     for (size_t i = 0; i < d->n; i++)
-        if (tensor_layer(named(&d->pairs[i]), &layer) && layer < d->n && layer >= most)
-            most = layer + 1;
+        if (tensor_layer(named(&d->pairs[i]), &layer) && layer < d->n)
+            most = MAX(most, layer + 1);
     *n = (size_t)most + 1;
     for (size_t i = 0; i < d->n; i++) {
         const Pair *p = &d->pairs[i];
@@ -338,7 +340,7 @@ static Layer *sum_layers(const Diff *d, size_t *n)
         l->layer = layer;
         l->is_layer = is_layer;
         l->tensors++;
-        l->different += p->status != SAME;
+        l->different += p->status == SAME ? 0 : 1;
         add_difference(&l->total, &p->difference);
     }
     return layers;
@@ -358,14 +360,14 @@ static void print_layers(const Diff *d)
         if (l->different)
             printf("%-8s %10zu %10zu %14" PRIu64 " %12.6g %12s %12s\n", name, l->tensors, l->different,
                    l->total.changed, l->total.max, figure(text[0], relative(&l->total)),
-                   figure(text[1], cosine(&l->total)));
+                   figure(text[1], cosine_distance(&l->total)));
     }
     free(layers);
 }
 
 static void print_diff(const Diff *d, bool all)
 {
-    bool first = true;
+    const char *between = "";
     for (size_t i = 0; i < d->n; i++) {
         if (all || d->pairs[i].status != SAME)
             print_pair(&d->pairs[i]);
@@ -374,42 +376,38 @@ static void print_diff(const Diff *d, bool all)
         print_layers(d);
     if (all || d->counts[SAME] < d->n)
         putchar('\n');
-    printf("%zu tensors: ", d->n);
-    for (int s = 0; s < 6; s++) {
-        if (d->counts[s]) {
-            printf("%s%zu %s", first ? "" : ", ", d->counts[s], status_names[s]);
-            first = false;
+    printf("%zu tensors: %s", d->n, d->n ? "" : "nothing to compare");
+    for (size_t i = 0; i < COUNT_OF(status_names); i++) {
+        if (d->counts[i]) {
+            printf("%s%zu %s", between, d->counts[i], status_names[i]);
+            between = ", ";
         }
     }
-    printf("%s\n", first ? "nothing to compare" : "");
+    putchar('\n');
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static void write_figures(const Difference *d)
 {
-    const double values[4] = {d->max, mean(d), relative(d), cosine(d)};
     printf(",\"elements\":%" PRIu64 ",\"changed\":%" PRIu64 ",\"not_finite\":%" PRIu64, d->elements, d->changed,
            d->not_finite);
-    for (int i = 0; i < 4; i++) {
-        printf(",\"%s\":", (const char *const[]){"max", "mean", "relative", "cosine"}[i]);
-        json_write_double(stdout, values[i]);
-    }
+    write_number(",\"max\":", d->max);
+    write_number(",\"mean\":", mean(d));
+    write_number(",\"relative\":", relative(d));
+    write_number(",\"cosine\":", cosine_distance(d));
 }
 
 static void write_type(const char *side, const SafetensorsTensor *t)
 {
-    printf(",\"dtype_%s\":\"%s\",\"shape_%s\":[", side, dtype_name(t->dtype), side);
-    for (size_t i = 0; i < t->rank; i++)
-        printf("%s%" PRIu64, i ? "," : "", t->shape[i]);
-    putchar(']');
+    printf(",\"dtype_%s\":\"%s\",\"shape_%s\":", side, dtype_name(t->dtype), side);
+    shape_print(stdout, t->shape, t->rank);
 }
 
 static void write_pair(const Pair *p)
 {
     const SafetensorsTensor *t = named(p);
-    printf("{\"name\":");
-    json_write_string(stdout, t->name, t->name_length);
+    write_string("{\"name\":", t->name, t->name_length);
     printf(",\"status\":\"%s\"", status_names[p->status]);
     if (p->status != ONLY_B)
         write_type("a", p->a);
@@ -431,13 +429,11 @@ static void write_diff(const Diff *d)
     size_t n;
     Layer *layers = sum_layers(d, &n);
     const char *between = "";
-    printf("{\"a\":");
-    json_write_string(stdout, d->a.argument, strlen(d->a.argument));
-    printf(",\"b\":");
-    json_write_string(stdout, d->b.argument, strlen(d->b.argument));
+    write_name("{\"a\":", d->a.argument);
+    write_name(",\"b\":", d->b.argument);
     printf(",\"same\":%s,\"counts\":{", d->counts[SAME] == d->n ? "true" : "false");
-    for (int s = 0; s < 6; s++)
-        printf("%s\"%s\":%zu", s ? "," : "", status_names[s], d->counts[s]);
+    for (size_t i = 0; i < COUNT_OF(status_names); i++)
+        printf("%s\"%s\":%zu", i ? "," : "", status_names[i], d->counts[i]);
     printf("},\"tensors\":[");
     for (size_t i = 0; i < d->n; i++) {
         printf(i ? ",\n" : "\n");
@@ -467,15 +463,12 @@ static void write_patch(Diff *d, const char *path)
 {
     char err[512];
     PatchSize size;
-    Progress p = {.what = "writing the patch", .total = 0};
-    for (size_t i = 0; i < d->n; i++)
-        p.total += d->pairs[i].a ? 2 * d->pairs[i].a->length : 0;
+    Progress p = {.what = "writing the patch", .total = 2 * model_bytes(&d->a)};
     prepare_writing();
-    if (patch_write(&d->a, &d->b, path, tell_progress, &p, &size, err) != 0)
-        die(interrupted ? EXIT_INTERRUPTED : EXIT_TROUBLE, "%s", err);
+    die_if(patch_write(&d->a, &d->b, path, tell_progress, &p, &size, err), err);
     progress_end();
     notice("%s: %" PRIu64 " bytes in %" PRIu64 " range%s of %" PRIu64 " tensor%s", path, size.bytes, size.ranges,
-           size.ranges == 1 ? "" : "s", size.tensors, size.tensors == 1 ? "" : "s");
+           plural(size.ranges), size.tensors, plural(size.tensors));
 }
 
 int cmd_diff(int argc, char **argv)
@@ -483,33 +476,31 @@ int cmd_diff(int argc, char **argv)
     const char *patch = NULL;
     bool all = false;
     const Option options[] = {
-        {0, "patch", "FILE", OPTION_TEXT, &patch, "write what turns A into B, for run edit --patch"},
+        {0, "patch", "FILE", OPTION_TEXT, &patch, "write the changes from A to B, for run edit --patch"},
         {0, "all", NULL, OPTION_FLAG, &all, "list equal tensors, too"},
-        {'t', "threads", "N", OPTION_COUNT, &common.threads, "default: the cores that this process may use"},
-        {0, "json", NULL, OPTION_FLAG, &common.json, "one JSON document on standard output"},
+        THREADS_OPTION,
+        JSON_OPTION,
         {0},
     };
-    int count = options_parse(argc, argv, options, false, "run diff A B",
-                              "run diff base.safetensors tuned.safetensors\n"
-                              "run diff base-model/ tuned-model/            # folders, sharded or not\n"
-                              "run diff base.safetensors tuned.safetensors --patch tuned.patch\n"
-                              "\n"
-                              "Exit code: 0 all tensors are equal, 1 something differs, 2 trouble.\n");
-    arguments_at_most(count, 2, argv);
-    if (count < 2)
-        usage_error("two checkpoints are needed");
+    exit_failed = EXIT_TROUBLE;
+    options_parse(argc, argv, options, NULL,
+                  "run diff base.safetensors tuned.safetensors\n"
+                  "run diff base-model/ tuned-model/            # folders, sharded or not\n"
+                  "run diff base.safetensors tuned.safetensors --patch tuned.patch\n"
+                  "\n"
+                  "Exit code: 0 all tensors are equal, 1 something differs, 2 trouble.\n");
     Diff d = {0};
     snprintf(mapped_name, sizeof mapped_name, "%.120s or %.120s", argv[1], argv[2]);
     open_side(&d.a, argv[1]);
     open_side(&d.b, argv[2]);
-    start_pool();
+    session_start_pool();
     pair_tensors(&d);
     compare_all(&d);
-    check_sizes(&d.a);
-    check_sizes(&d.b);
+    model_check_sizes(&d.a);
+    model_check_sizes(&d.b);
     bool same = d.counts[SAME] == d.n;
     if (patch && same)
-        notice("no difference: no patch was written");
+        notice("the checkpoints are equal: no patch was written");
     else if (patch)
         write_patch(&d, patch);
     if (common.json)
@@ -520,5 +511,5 @@ int cmd_diff(int argc, char **argv)
     free(d.pairs);
     checkpoint_close(&d.a);
     checkpoint_close(&d.b);
-    return finish(EXIT_OK) != EXIT_OK ? EXIT_TROUBLE : same ? EXIT_OK : EXIT_FAILED;
+    return finish(same ? EXIT_OK : EXIT_DIFFERENT);
 }

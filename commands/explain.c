@@ -1,8 +1,14 @@
-/* run explain: follows the last token of a prompt through the network, a line a step: the tensor, where its bytes are,
- * its shape, and what comes out. After each layer, the next token that the model would choose if it ended there. */
-#include "commands/common.h"
+/* run explain: follows the last token of a prompt through the network, a line for each step: the tensor, where its
+ * bytes are, its shape, and what comes out. After each layer, the next token that the model would choose if it ended
+ * there. */
+#include "commands/likelihood.h"
+#include "commands/options.h"
+#include "commands/output.h"
+#include "commands/session.h"
+#include "commands/terminal.h"
 #include "kernels/vector.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +20,7 @@ typedef struct {
     const SafetensorsFile *file; /* of the line before */
     float *logits;               /* [vocab], scratch */
     Ranked *best;                /* [vocab], scratch */
-    float *x, *normed;           /* [dim], the residual stream after the last layer, and normed */
+    float *x, *normed;           /* [dim], the residual stream after the last layer, and that after the last norm */
     int layer;                   /* of the line before */
     size_t positions;            /* that attention looks back over */
     size_t values;               /* shown in a line */
@@ -35,10 +41,10 @@ static uint64_t byte_of(const SafetensorsTensor *t)
     return 8 + t->file->header_len + t->offset;
 }
 
-/* The likeliest next tokens are in e->best; how many: at most GUESSES, 0 if the logits are not finite. */
+/* Put the most likely next tokens into e->best. Returns how many: at most GUESSES, 0 if the logits are not finite. */
 static size_t guesses(Explainer *e, const float *logits)
 {
-    size_t vocab = e->s->model.config.vocab_size, count = vocab < GUESSES ? vocab : GUESSES;
+    size_t vocab = e->s->model.config.vocab_size, count = MIN(vocab, GUESSES);
     return rank_logits(logits, vocab, count, e->best) ? 0 : count;
 }
 
@@ -50,19 +56,35 @@ static void print_guess(Explainer *e, const char *label, const float *logits)
     printf("  %-24s", label);
     for (size_t i = 0; i < count; i++) {
         putchar(' ');
-        print_token(stdout, e->s->tokenizer, e->best[i].id, 0);
+        print_token(e->s->tokenizer, e->best[i].id, 0);
         printf(" %.1f%%", 100 * e->best[i].probability);
     }
     puts(count ? "" : " not a finite number");
 }
 
-static void print_step(Explainer *e, int layer, const char *label, const SafetensorsTensor *t, const float *values,
+/* What a step does besides the product with its tensor. */
+static const struct {
+    const char *step, *note;
+} notes[] = {
+    {"self_attn.q_proj", " +bias"},   {"self_attn.k_proj", " +bias"}, {"self_attn.v_proj", " +bias"},
+    {"self_attn.o_proj", " (added)"}, {"mlp.down_proj", " (added)"},
+};
+
+static const char *note_of(const char *step)
+{
+    for (size_t i = 0; i < COUNT_OF(notes); i++)
+        if (!strcmp(step, notes[i].step))
+            return notes[i].note;
+    return "";
+}
+
+static void print_step(Explainer *e, int layer, const char *step, const SafetensorsTensor *t, const float *values,
                        size_t n)
 {
-    char shape[48] = "", at[24] = "-";
+    char label[64], shape[SHAPE_TEXT], at[24] = "-";
     if (t && t->file != e->file && e->s->checkpoint.st.n_shards) {
         printf("in ");
-        print_escaped(stdout, t->file->path, strlen(t->file->path));
+        print_name(t->file->path);
         printf(":\n");
     }
     if (t)
@@ -71,12 +93,12 @@ static void print_step(Explainer *e, int layer, const char *label, const Safeten
         printf("layer %d\n", layer);
     e->layer = layer;
     if (t) {
-        snprintf(at, sizeof at, "%llu", (unsigned long long)byte_of(t));
-        snprintf(shape, sizeof shape, t->rank == 2 ? "[%llu,%llu]" : "[%llu]", (unsigned long long)t->shape[0],
-                 (unsigned long long)(t->rank == 2 ? t->shape[1] : 0));
+        snprintf(at, sizeof at, "%" PRIu64, byte_of(t));
+        shape_text(t->shape, t->rank, shape);
     } else {
-        snprintf(shape, sizeof shape, "%zu key%s", e->positions, e->positions == 1 ? "" : "s");
+        snprintf(shape, sizeof shape, "%zu key%s", e->positions, plural(e->positions));
     }
+    snprintf(label, sizeof label, "%s%s", step, note_of(step));
     printf("%s%-*s%11s %-13s%9.4g", layer < 0 ? "" : "  ", layer < 0 ? 26 : 24, label, at, shape, norm_of(values, n));
     for (size_t i = 0; i < n && i < e->values; i++)
         printf(" %8.3g", (double)values[i]);
@@ -90,10 +112,9 @@ static void write_guess(Explainer *e, const float *logits)
     size_t count = guesses(e, logits);
     printf(",\"next\":[");
     for (size_t i = 0; i < count; i++) {
-        printf("%s{\"id\":%d,\"token\":", i ? "," : "", e->best[i].id);
-        write_token_json(stdout, e->s->tokenizer, e->best[i].id);
-        printf(",\"prob\":");
-        json_write_double(stdout, e->best[i].probability);
+        printf("%s{\"id\":%d", i ? "," : "", e->best[i].id);
+        write_token(",\"token\":", e->s->tokenizer, e->best[i].id);
+        write_number(",\"prob\":", e->best[i].probability);
         putchar('}');
     }
     putchar(']');
@@ -106,28 +127,23 @@ static void write_step(int layer, const char *step, const SafetensorsTensor *t, 
     printf(",\"step\":\"%s\",\"tensor\":", step);
     if (t) {
         json_write_string(stdout, t->name, t->name_length);
-        printf(",\"file\":");
-        json_write_string(stdout, t->file->path, strlen(t->file->path));
-        printf(",\"byte\":%llu,\"dtype\":\"%s\",\"shape\":[", (unsigned long long)byte_of(t), dtype_name(t->dtype));
-        for (size_t i = 0; i < t->rank; i++)
-            printf("%s%llu", i ? "," : "", (unsigned long long)t->shape[i]);
-        putchar(']');
+        write_name(",\"file\":", t->file->path);
+        printf(",\"byte\":%" PRIu64 ",\"dtype\":\"%s\",\"shape\":", byte_of(t), dtype_name(t->dtype));
+        shape_print(stdout, t->shape, t->rank);
     } else {
         printf("null");
     }
-    printf(",\"n\":%zu,\"norm\":", n);
-    json_write_double(stdout, norm_of(values, n));
+    printf(",\"n\":%zu", n);
+    write_number(",\"norm\":", norm_of(values, n));
     printf(",\"values\":[");
-    for (size_t i = 0; i < n && i < JSON_VALUES; i++) {
-        printf("%s", i ? "," : "");
-        json_write_double(stdout, (double)values[i]);
-    }
+    for (size_t i = 0; i < n && i < JSON_VALUES; i++)
+        write_number(i ? "," : "", (double)values[i]);
     putchar(']');
 }
 
 /* ---- the steps --------------------------------------------------------------------------------------------------- */
 
-/* tensor: its name, or NULL; guess: logits of what the model would choose now, or NULL. */
+/* Print a step. tensor: its name, or NULL; guess: logits from which to tell the next token, or NULL. */
 static void tell(Explainer *e, int layer, const char *step, const char *tensor, const float *values, size_t n,
                  const float *guess)
 {
@@ -139,12 +155,7 @@ static void tell(Explainer *e, int layer, const char *step, const char *tensor, 
             write_guess(e, guess);
         putchar('}');
     } else {
-        size_t length = strlen(step);
-        char label[64];
-        bool has_bias = length == 16 && strchr("qkv", step[10]) && !strncmp(step, "self_attn.", 10);
-        bool is_added = !strcmp(step, "self_attn.o_proj") || !strcmp(step, "mlp.down_proj");
-        snprintf(label, sizeof label, "%s%s", step, has_bias ? " +bias" : is_added ? " (added)" : "");
-        print_step(e, layer, label, t, values, n);
+        print_step(e, layer, step, t, values, n);
         if (guess)
             print_guess(e, layer < 0 ? "the next token:" : "next, if it ended here:", guess);
     }
@@ -181,33 +192,26 @@ static void explain(Session *s, const IdList *prompt)
 {
     const Config *c = &s->model.config;
     size_t last = prompt->count - 1;
-    int room = terminal_width(stdout) - 60;
-    Explainer e = {.s = s,
-                   .layer = -1,
-                   .positions = prompt->count,
-                   .values = room < 18   ? 2
-                             : room > 72 ? 8
-                                         : (size_t)room / 9};
+    size_t room = (size_t)MAX(terminal_width(stdout) - 60, 0);
+    Explainer e = {.s = s, .layer = -1, .positions = prompt->count, .values = MAX(MIN(room / 9, 8), 2)};
     char err[512];
-    if (run_state_reserve(&s->state, prompt->count, err)) /* nothing may fail once something was printed */
-        die(EXIT_FAILED, "%s", err);
-    e.logits = must(malloc(c->vocab_size * sizeof *e.logits));
-    e.best = must(malloc(c->vocab_size * sizeof *e.best));
-    e.x = must(calloc(c->dim, sizeof *e.x));
-    e.normed = must(calloc(c->dim, sizeof *e.normed));
+    die_if(run_state_reserve(&s->state, prompt->count, err), err); /* nothing may fail once something was printed */
+    e.logits = xmalloc(c->vocab_size * sizeof *e.logits);
+    e.best = xmalloc(c->vocab_size * sizeof *e.best);
+    e.x = xcalloc(c->dim, sizeof *e.x);
+    e.normed = xcalloc(c->dim, sizeof *e.normed);
     if (last)
         session_forward(s, prompt->items, last);
     if (common.json) {
-        printf("{\"prompt_ids\":");
-        write_ids_json(stdout, prompt->items, prompt->count);
+        write_ids("{\"prompt_ids\":", prompt->items, prompt->count);
         printf(",\"position\":%zu,\"steps\":[\n", last);
     } else {
         printf("token %zu of %zu: ", prompt->count, prompt->count);
-        print_token(stdout, s->tokenizer, prompt->items[last], 0);
+        print_token(s->tokenizer, prompt->items[last], 0);
         printf(", id %d, at position %zu\n", prompt->items[last], last);
         if (!s->checkpoint.st.n_shards) {
             printf("weights in ");
-            print_escaped(stdout, s->checkpoint.st.path, strlen(s->checkpoint.st.path));
+            print_name(s->checkpoint.st.path);
             putchar('\n');
         }
         printf("\n%-26s%11s %-13s%9s first values\n", "step", "at byte", "shape", "norm");
@@ -226,22 +230,20 @@ static void explain(Session *s, const IdList *prompt)
 
 int cmd_explain(int argc, char **argv)
 {
-    PromptArguments from = {0};
-    size_t length;
+    Prompt from = {0};
     const Option options[] = {
         PROMPT_OPTIONS(from),
         {0},
     };
-    int count = options_parse(argc, argv, options, true, NULL,
+    int count = options_parse(argc, argv, options, NULL,
                               "run explain \"Once upon a\"\n"
                               "run explain --ids 9707,11 --json\n");
-    arguments_at_most(count, 1, argv);
-    char *text = prompt_text(&from, count ? argv[1] : NULL, &length);
+    input_prompt(&from, count ? argv[1] : NULL);
 
     Session s;
     session_open(&s, !from.ids, false);
-    IdList prompt = session_prompt(&s, text, length, from.ids);
-    free(text);
+    IdList prompt = session_prompt(&s, &from);
+    text_free(&from.text);
     explain(&s, &prompt);
     id_list_free(&prompt);
     session_close(&s);

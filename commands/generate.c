@@ -1,140 +1,130 @@
-/* What generate and chat share: how to choose tokens, and what is reported of a run. */
+/* run generate: continues a prompt, token by token. */
 #include "base/cpu.h"
-#include "base/file.h"
 #include "base/threads.h"
-#include "commands/common.h"
-#include "generate/config.h"
-#include "json.h"
+#include "commands/options.h"
+#include "commands/output.h"
+#include "commands/sampling.h"
+#include "commands/terminal.h"
+#include "generate/generate.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-/* ---- choosing ---------------------------------------------------------------------------------------------------- */
-
-static uint64_t random_seed(void)
-{
-    uint32_t seed = 0;
-    FILE *f = fopen("/dev/urandom", "rb");
-    if (!f || fread(&seed, sizeof seed, 1, f) != 1)
-        seed = (uint32_t)(seconds_now() * 1e9) ^ (uint32_t)getpid();
-    if (f)
-        fclose(f);
-    return seed;
-}
-
-SamplingArguments sampling_arguments(void)
-{
-    return (SamplingArguments){-1, -1, -1, -1, SIZE_MAX, random_seed(), false};
-}
-
-/* What was asked for, over o. */
-static void apply(const SamplingArguments *a, SampleOptions *o)
-{
-    if (a->temperature >= 0 || a->top_k != SIZE_MAX || a->top_p >= 0 || a->min_p >= 0)
-        o->greedy = false;
-    if (a->temperature >= 0)
-        o->temperature = (float)a->temperature;
-    if (a->top_k != SIZE_MAX)
-        o->top_k = a->top_k;
-    if (a->top_p >= 0)
-        o->top_p = (float)a->top_p;
-    if (a->min_p >= 0)
-        o->min_p = (float)a->min_p;
-    if (a->repeat_penalty >= 0)
-        o->repeat_penalty = (float)a->repeat_penalty;
-    if (a->greedy || a->temperature == 0) {
-        o->greedy = true;
-        o->temperature = 1;
-    }
-    o->seed = a->seed;
-}
-
-void check_sampling(const SamplingArguments *a)
-{
-    SampleOptions o = {.temperature = 1, .top_p = 1, .repeat_penalty = 1};
-    char err[512];
-    apply(a, &o);
-    if (sample_options_check(&o, err))
-        usage_error("%s", err);
-}
-
-/* Settings of the reference that change which tokens come, and are not followed here. */
-static const struct {
-    const char *name;
-    double off; /* the number that means: not used; so do null, false and an empty list */
-} NOT_FOLLOWED[] = {
-    {"no_repeat_ngram_size", 0},   {"encoder_no_repeat_ngram_size", 0}, {"encoder_repetition_penalty", 1},
-    {"suppress_tokens", 0},        {"begin_suppress_tokens", 0},        {"bad_words_ids", 0},
-    {"sequence_bias", 0},          {"forced_bos_token_id", -1},         {"forced_eos_token_id", -1},
-    {"min_length", 0},             {"min_new_tokens", 0},               {"exponential_decay_length_penalty", 0},
-    {"stop_strings", 0},           {"num_beams", 1},                    {"penalty_alpha", 0},
-    {"typical_p", 1},              {"epsilon_cutoff", 0},               {"eta_cutoff", 0},
-    {"top_h", 0},                  {"guidance_scale", 1},               {"dola_layers", 0},
-};
-
-static bool in_use(const JsonValue *v, double off)
-{
-    double number;
-    if (!v || v->type == JSON_NULL || v->type == JSON_FALSE || (v->type == JSON_ARRAY && !v->length))
-        return false;
-    return json_double(v, &number) || number != off;
-}
-
-/* Text without them would differ from the reference's and nobody would know why. */
-static void tell_not_followed(const char *path, const char *text, size_t length)
-{
-    char err[512];
-    JsonValue *root = text ? json_parse(text, length, err) : NULL;
-    for (size_t i = 0; root && i < sizeof NOT_FOLLOWED / sizeof *NOT_FOLLOWED; i++)
-        if (in_use(json_get(root, NOT_FOLLOWED[i].name), NOT_FOLLOWED[i].off))
-            notice("%s: \"%s\" is not followed", path, NOT_FOLLOWED[i].name);
-    json_free(root);
-}
-
-Choosing choose_sampling(const Session *s, const SamplingArguments *a, bool chat)
-{
-    Choosing c = {0};
-    GenerationConfig file;
-    size_t size = strlen(s->checkpoint.directory) + 32, length = 0;
-    char *path = must(malloc(size)), *text = NULL, err[512];
-    snprintf(path, size, "%s/generation_config.json", s->checkpoint.directory);
-    if (!access(path, F_OK) && !(text = file_read(path, 1 << 20, &length, err)))
-        die(EXIT_FAILED, "%s", err);
-    if (generation_config_parse(&file, text, length, path, err))
-        die(EXIT_FAILED, "%s", err);
-    tell_not_followed(path, text, length);
-    c.sampling = file.sampling;
-    c.n_eos = file.n_eos;
-    memcpy(c.eos, file.eos_ids, c.n_eos * sizeof *c.eos);
-    free(text);
-    free(path);
-    apply(a, &c.sampling);
-    if (sample_options_check(&c.sampling, err))
-        usage_error("%s", err);
-    if (!c.n_eos) {
-        c.n_eos = s->model.config.n_eos;
-        memcpy(c.eos, s->model.config.eos_token_ids, c.n_eos * sizeof *c.eos);
-    }
-    if (chat && (c.eos[c.n_eos] = tokenizer_id(s->tokenizer, "<|im_end|>", 10)) >= 0)
-        c.n_eos++;
-    return c;
-}
-
-Sampler open_sampler(const Session *s, const SampleOptions *o)
-{
-    Sampler sampler;
-    char err[512];
-    size_t vocab = s->model.config.vocab_size, known = s->tokenizer ? tokenizer_size(s->tokenizer) : vocab;
-    if (sampler_init(&sampler, o, vocab, known < vocab ? known : vocab, err))
-        die(EXIT_FAILED, "%s", err);
-    return sampler;
-}
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    char *where; /* [64] */
+    Prompt from;
+    const char *system;
+    TextList stops;
+    SamplingArguments sampling;
+    double max_seconds;
+    size_t max_tokens;
+    bool ignore_eos, chat, no_echo;
+} GenerateArguments;
+
+static GenerateArguments parse_generate(int argc, char **argv)
+{
+    static GenerateArguments a = {.max_tokens = SIZE_MAX};
+    a.sampling = sampling_arguments();
+    const Option options[] = {
+        {'n', "max-tokens", "N", OPTION_SIZE, &a.max_tokens,
+         "stop after N new tokens (default: at an end token or a full context)"},
+        PROMPT_OPTIONS(a.from),
+        SAMPLING_OPTIONS(a.sampling),
+        {0, "stop", "TEXT", OPTION_LIST, &a.stops, "stop before TEXT; may be given several times"},
+        {0, "ignore-eos", NULL, OPTION_FLAG, &a.ignore_eos, "do not stop at end tokens"},
+        {0, "chat", NULL, OPTION_FLAG, &a.chat, "treat the prompt as a user's message: wrap it in the chat template"},
+        {0, "system", "TEXT", OPTION_TEXT, &a.system, "system message (implies --chat)"},
+        {0, "no-echo", NULL, OPTION_FLAG, &a.no_echo, "print the continuation without the prompt"},
+        {0, "max-seconds", "S", OPTION_NUMBER, &a.max_seconds, "stop after S seconds (0: no limit)"},
+        {0},
+    };
+    int count = options_parse(argc, argv, options, NULL,
+                              "run generate \"Once upon a time\"\n"
+                              "run generate -m Qwen/Qwen2.5-0.5B-Instruct --chat \"Why is the sky blue?\"\n"
+                              "run generate -n 50 --temperature 0.8 --seed 7 -f prompt.txt\n"
+                              "echo -n \"1, 2, 3,\" | run generate --greedy --stop . --json\n");
+    a.chat = a.chat || a.system;
+    for (size_t i = 0; i < a.stops.count; i++)
+        if (!*a.stops.items[i])
+            usage_error("--stop: the text is empty");
+    if (a.from.ids && a.chat)
+        usage_error("give --ids or --chat, not both");
+    sampling_check(&a.sampling);
+    input_prompt(&a.from, count ? argv[1] : NULL);
+    return a;
+}
+
+/* ---- the prompt and the text as it comes ------------------------------------------------------------------------- */
+
+static IdList chat_prompt(Session *s, const GenerateArguments *a)
+{
+    Message messages[2];
+    size_t n = 0;
+    IdList ids = {0};
+    char err[512];
+    const char *problem = tokenizer_chat_problem(s->tokenizer);
+    die_if(problem, problem);
+    if (a->system)
+        messages[n++] = (Message){"system", a->system, 6, strlen(a->system)};
+    messages[n++] = (Message){"user", a->from.text.bytes, 4, a->from.text.length};
+    die_if(tokenizer_chat_ids(s->tokenizer, messages, n, true, !a->system, &ids, err), err);
+    session_check_ids(s, ids.items, ids.count);
+    return ids;
+}
+
+/* What was shown so far. */
+typedef struct {
+    bool ends_line, silent;
+} Output;
+
+static int show_text(void *context, const char *bytes, size_t length)
+{
+    Output *out = context;
+    if (out->silent || !length)
+        return 0;
+    progress_end();
+    print_text(stdout, bytes, length);
+    out->ends_line = bytes[length - 1] == '\n';
+    return fflush(stdout) ? -1 : 0;
+}
+
+static void show_prefill(void *context, size_t done, size_t total)
+{
+    (void)context;
+    progress("reading the prompt", done, total);
+    if (done == total)
+        progress_end();
+}
+
+static void echo_prompt(const Session *s, const Prompt *prompt, const IdList *ids, Output *out)
+{
+    Text shown = {0};
+    int status = prompt->ids ? tokenizer_decode(s->tokenizer, ids->items, ids->count, false, &shown)
+                             : text_append_replacing(&shown, prompt->text.bytes, prompt->text.length);
+    die_if(status, "out of memory");
+    show_text(out, shown.bytes, shown.length);
+    text_free(&shown);
+}
+
+/* The answer where there is no tokenizer. */
+static void print_ids(const IdList *prompt, const IdList *ids, bool echo)
+{
+    const char *between = "";
+    for (size_t i = 0; echo && i < prompt->count; i++, between = ",")
+        printf("%s%d", between, prompt->items[i]);
+    for (size_t i = 0; i < ids->count; i++, between = ",")
+        printf("%s%d", between, ids->items[i]);
+    putchar('\n');
+}
+
+/* ---- logits that are not finite ---------------------------------------------------------------------------------- */
+
+typedef struct {
     bool found;
+    char where[64];
 } Search;
 
 static void look_for_infinity(void *context, int layer, const char *step, const float *values, size_t n)
@@ -144,24 +134,36 @@ static void look_for_infinity(void *context, int layer, const char *step, const 
         if (!isfinite(values[i])) {
             search->found = true;
             if (layer < 0)
-                snprintf(search->where, 64, "%s", step);
+                snprintf(search->where, sizeof search->where, "%s", step);
             else
-                snprintf(search->where, 64, "layer %d, %s", layer, step);
+                snprintf(search->where, sizeof search->where, "layer %d, %s", layer, step);
         }
 }
 
-bool find_not_finite(Session *s, int token, char where[64])
+/* Run the last token again, to find the first step that makes NaN or infinity of its numbers. */
+static Search find_not_finite(Session *s, int token)
 {
-    Search search = {where, false};
-    if (!s->state.pos)
-        return false;
+    Search search = {0};
+    if (s->state.pos == 0)
+        return search;
     run_state_rewind(&s->state, s->state.pos - 1);
     s->state.observe = look_for_infinity;
     s->state.observe_context = &search;
     const float *logits = forward(&s->model, &s->state, &token, 1);
     s->state.observe = NULL;
     look_for_infinity(&search, -1, "the last norm or the head", logits, s->model.config.vocab_size);
-    return search.found;
+    return search;
+}
+
+/* generate() failed with err: say at which position, and where the numbers went wrong. */
+static _Noreturn void die_of_numbers(Session *s, const Generated *g, const IdList *prompt, const char *err)
+{
+    size_t position = MAX(s->state.pos, 1) - 1;
+    const IdList *last = g->ids.count ? &g->ids : prompt;
+    Search search = find_not_finite(s, last->items[last->count - 1]);
+    if (search.found)
+        die(EXIT_FAILED, "position %zu: %s; the first NaN or infinity comes from %s", position, err, search.where);
+    die(EXIT_FAILED, "position %zu: %s", position, err);
 }
 
 /* ---- reports ----------------------------------------------------------------------------------------------------- */
@@ -177,20 +179,20 @@ static Rates rates_of(const Session *s, const Generated *g, size_t n_prompt)
     if (g->prompt_seconds > 0)
         r.prompt_rate = (double)n_prompt / g->prompt_seconds;
     if (g->seconds > 0 && more > 0) {
-        uint64_t bytes = s->weight_bytes + cache_bytes(&s->model.config, n_prompt + g->ids.count / 2);
+        uint64_t bytes = s->weight_bytes + session_cache_bytes(&s->model.config, n_prompt + g->ids.count / 2);
         r.rate = more / g->seconds;
         r.gb_s = r.rate * (double)bytes / 1e9;
     }
     return r;
 }
 
-/* Caches would hold a smaller model, and its speed would say nothing of the memory's. */
+/* The CPU's caches could hold a smaller model, whose speed says nothing about memory. */
 #define BEYOND_CACHES ((uint64_t)128 << 20)
 
-void print_statistics(const Session *s, const Generated *g, size_t n_prompt, const SampleOptions *o)
+static void print_statistics(const Session *s, const Generated *g, size_t n_prompt, const SampleOptions *o)
 {
     Rates r = rates_of(s, g, n_prompt);
-    double bandwidth = r.rate > 0 && s->weight_bytes > BEYOND_CACHES ? read_bandwidth(s, 2 * BEYOND_CACHES) : 0;
+    double bandwidth = r.rate > 0 && s->weight_bytes > BEYOND_CACHES ? session_read_bandwidth(s, 2 * BEYOND_CACHES) : 0;
     WeightMode mode = s->model.weights.mode;
     char rate[128] = "", share[48] = "", prompt[32] = "", seed[32] = "";
     if (bandwidth > 0)
@@ -200,40 +202,91 @@ void print_statistics(const Session *s, const Generated *g, size_t n_prompt, con
     if (r.prompt_rate > 0)
         snprintf(prompt, sizeof prompt, ", %.1f tok/s", r.prompt_rate);
     if (!o->greedy)
-        snprintf(seed, sizeof seed, "; seed %llu", (unsigned long long)o->seed);
-    notice("%zu token%s%s; prompt %zu%s; load %.2f s; %s, %d thread%s, %s%s", g->ids.count,
-           g->ids.count == 1 ? "" : "s", rate, n_prompt, prompt, s->load_seconds, weight_mode_name(mode),
-           threads_count(), threads_count() > 1 ? "s" : "", cpu_level_name(cpu_level()), seed);
+        snprintf(seed, sizeof seed, "; seed %" PRIu64, o->seed);
+    notice("%zu token%s%s; prompt %zu%s; load %.2f s; %s, %d thread%s, %s%s", g->ids.count, plural(g->ids.count), rate,
+           n_prompt, prompt, s->load_seconds, weight_mode_name(mode), threads_count(),
+           plural((uint64_t)threads_count()), cpu_level_name(cpu_level()), seed);
     if (mode == MODE_F32 && s->holds_16_bits)
-        notice("-w bf16: same text, about twice as fast");
+        notice("-w bf16 gives the same text about twice as fast");
 }
 
-void write_generated_json(const Session *s, const Generated *g, const IdList *prompt, uint64_t seed)
+static void write_json(const Session *s, const Generated *g, const IdList *prompt, uint64_t seed)
 {
     Rates r = rates_of(s, g, prompt->count);
-    const struct {
-        const char *name;
-        double value;
-    } numbers[] = {{"prompt_s", g->prompt_seconds},
-                   {"s", g->seconds},
-                   {"tok_s", r.rate},
-                   {"gb_s", r.gb_s},
-                   {"load_s", s->load_seconds}};
-    printf("{\"prompt_ids\":");
-    write_ids_json(stdout, prompt->items, prompt->count);
-    printf(",\"ids\":");
-    write_ids_json(stdout, g->ids.items, g->ids.count);
-    printf(",\"text\":");
+    write_ids("{\"prompt_ids\":", prompt->items, prompt->count);
+    write_ids(",\"ids\":", g->ids.items, g->ids.count);
     if (s->tokenizer)
-        json_write_string(stdout, g->text.bytes ? g->text.bytes : "", g->text.length);
+        write_string(",\"text\":", g->text.bytes, g->text.length);
     else
-        printf("null");
-    printf(",\"finish_reason\":\"%s\",\"stats\":{\"seed\":%llu,\"prompt_tokens\":%zu,\"tokens\":%zu",
-           finish_reason_name(g->reason), (unsigned long long)seed, prompt->count, g->ids.count);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        printf(",\"%s\":", numbers[i].name);
-        json_write_double(stdout, numbers[i].value);
-    }
+        printf(",\"text\":null");
+    printf(",\"finish_reason\":\"%s\",\"stats\":{\"seed\":%" PRIu64 ",\"prompt_tokens\":%zu,\"tokens\":%zu",
+           finish_reason_name(g->reason), seed, prompt->count, g->ids.count);
+    write_number(",\"prompt_s\":", g->prompt_seconds);
+    write_number(",\"s\":", g->seconds);
+    write_number(",\"tok_s\":", r.rate);
+    write_number(",\"gb_s\":", r.gb_s);
+    write_number(",\"load_s\":", s->load_seconds);
     printf(",\"weights\":\"%s\",\"threads\":%d,\"isa\":\"%s\"}}\n", weight_mode_name(s->model.weights.mode),
            threads_count(), cpu_level_name(cpu_level()));
+}
+
+/* ---- the command ------------------------------------------------------------------------------------------------- */
+
+int cmd_generate(int argc, char **argv)
+{
+    GenerateArguments a = parse_generate(argc, argv);
+    Session s;
+    Generated g = {0};
+    char err[512];
+
+    session_open(&s, !a.from.ids, false);
+    Choosing how = sampling_choose(&s, &a.sampling, a.chat);
+    if (a.stops.count && !s.tokenizer)
+        die(EXIT_FAILED, "--stop needs a tokenizer, and there is none in %s", s.checkpoint.directory);
+
+    bool as_text = s.tokenizer && !common.json, echo = as_text && !a.no_echo && !a.chat;
+    Output out = {.silent = !as_text};
+    IdList prompt = a.chat ? chat_prompt(&s, &a) : session_prompt(&s, &a.from);
+    if (echo)
+        echo_prompt(&s, &a.from, &prompt, &out);
+    text_free(&a.from.text);
+
+    Sampler sampler = sampling_open(&s, &how.sampling);
+    GenerateOptions options = {.max_tokens = a.max_tokens,
+                               .max_seconds = a.max_seconds,
+                               .stops = a.stops.items,
+                               .n_stops = a.stops.count,
+                               .eos_ids = how.eos,
+                               .n_eos = how.n_eos,
+                               .ignore_eos = a.ignore_eos,
+                               .interrupted = &interrupted,
+                               .on_text = show_text,
+                               .on_prefill = show_prefill,
+                               .context = &out};
+    catch_interrupts();
+    end_within(1); /* a block of a long prompt can take longer */
+    if (generate(&s.model, &s.state, &sampler, s.tokenizer, prompt.items, prompt.count, &options, &g, err)) {
+        if (as_text && !out.ends_line)
+            putchar('\n');
+        fflush(stdout); /* the error starts a line of its own */
+        die_of_numbers(&s, &g, &prompt, err);
+    }
+    end_within(0);
+    progress_end();
+    session_check_sizes(&s);
+    if (common.json)
+        write_json(&s, &g, &prompt, how.sampling.seed);
+    else if (!s.tokenizer)
+        print_ids(&prompt, &g.ids, !a.no_echo);
+    else if (!out.ends_line)
+        putchar('\n');
+    int code = finish(interrupted ? EXIT_INTERRUPTED : EXIT_OK);
+    if (!common.json)
+        print_statistics(&s, &g, prompt.count, &how.sampling);
+
+    generated_free(&g);
+    id_list_free(&prompt);
+    sampler_free(&sampler);
+    session_close(&s);
+    return code;
 }

@@ -1,25 +1,26 @@
-/* run hash: SHA-256 of files and of their tensors, in the form of sha256sum.
+/* run hash: SHA-256 of files and of their tensors, in the format of sha256sum.
  *
  *     HASH  FILE           as sha256sum prints it, and takes it with -c
  *     # HASH  "TENSOR"     the bytes of a tensor of the file above, its name as a JSON string in ASCII
- *     # HASH  model        the model's fingerprint (checkpoint_patch.h), which does not depend on how it is cut into
- * files
+ *     # HASH  model        the model's fingerprint (checkpoint/patch.h), however the model is cut into files
  *
- * sha256sum -c passes over lines that begin with #.
+ * sha256sum -c skips lines that begin with #.
  */
 #include "base/sha256.h"
 #include "base/threads.h"
 #include "checkpoint/fingerprint.h"
-#include "commands/slice.h"
+#include "commands/input.h"
+#include "commands/model.h"
+#include "commands/options.h"
+#include "commands/output.h"
+#include "commands/session.h"
+#include "commands/terminal.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define PIECE ((size_t)1 << 20)
 
 /* ---- hashing ----------------------------------------------------------------------------------------------------- */
 
@@ -32,21 +33,21 @@ static void run_tasks(Sha256Task *tasks, size_t n)
     progress_end();
 }
 
-/* The files of a checkpoint and their tensors, hashed. */
+/* The hashes of a checkpoint's files and tensors. */
 typedef struct {
     const Checkpoint *checkpoint;
     size_t n_files, n_tensors;
-    Digest *files, *tensors;           /* in order; tensors as checkpoint_tensor() */
+    Digest *files, *tensors;           /* [n_files], [n_tensors], in the checkpoint's order */
     const SafetensorsTensor **entries; /* [n_tensors] */
 } Hashes;
 
 static Hashes hash_all(const Checkpoint *c)
 {
     Hashes h = {.checkpoint = c, .n_files = checkpoint_file_count(c), .n_tensors = checkpoint_tensor_count(c)};
-    Sha256Task *tasks = must(calloc(h.n_files + h.n_tensors, sizeof *tasks));
-    h.files = must(calloc(h.n_files, sizeof *h.files));
-    h.tensors = must(calloc(h.n_tensors + 1, sizeof *h.tensors));
-    h.entries = must(calloc(h.n_tensors + 1, sizeof *h.entries));
+    Sha256Task *tasks = xcalloc(h.n_files + h.n_tensors, sizeof *tasks);
+    h.files = xcalloc(h.n_files, sizeof *h.files);
+    h.tensors = xcalloc(h.n_tensors, sizeof *h.tensors);
+    h.entries = xcalloc(h.n_tensors, sizeof *h.entries);
     for (size_t i = 0; i < h.n_files; i++)
         tasks[i] = (Sha256Task){checkpoint_file(c, i)->mapped, checkpoint_file(c, i)->mapped_size, h.files[i]};
     for (size_t i = 0; i < h.n_tensors; i++) {
@@ -54,7 +55,7 @@ static Hashes hash_all(const Checkpoint *c)
         tasks[h.n_files + i] = (Sha256Task){safetensors_data(h.entries[i]), h.entries[i]->length, h.tensors[i]};
     }
     run_tasks(tasks, h.n_files + h.n_tensors);
-    check_sizes(c);
+    model_check_sizes(c);
     free(tasks);
     return h;
 }
@@ -69,27 +70,28 @@ static void free_hashes(Hashes *h)
 static void model_fingerprint(const Hashes *h, char hex[65])
 {
     char err[512];
-    if (fingerprint_of(h->checkpoint, (const Digest *)h->tensors, hex, err) != 0)
-        die(EXIT_FAILED, "%s", err);
+    die_if(fingerprint_of(h->checkpoint, (const Digest *)h->tensors, hex, err), err);
 }
 
 /* ---- printing ---------------------------------------------------------------------------------------------------- */
 
-/* sha256sum puts \ before a line in which line ends and backslashes of the file's name are written as \n, \r and \\. */
+/* If the file's name has line ends or backslashes, sha256sum writes them as \n, \r and \\ and begins the line with
+ * \. */
 static void print_file_line(const char *hex, const char *path)
 {
-    bool escape = strpbrk(path, "\\\n\r") != NULL;
-    printf("%s%s  ", escape ? "\\" : "", hex);
+    static const char special[] = "\\\n\r", letters[] = "\\nr";
+    printf("%s%s  ", strpbrk(path, special) ? "\\" : "", hex);
     for (; *path; path++) {
-        if (*path == '\\' || *path == '\n' || *path == '\r')
-            printf("\\%c", *path == '\n' ? 'n' : *path == '\r' ? 'r' : '\\');
+        const char *found = strchr(special, *path);
+        if (found)
+            printf("\\%c", letters[found - special]);
         else
             putchar(*path);
     }
     putchar('\n');
 }
 
-static void print_name(const SafetensorsTensor *t)
+static void print_tensor_name(const SafetensorsTensor *t)
 {
     JsonValue name = {.type = JSON_STRING, .text = t->name, .length = t->name_length};
     json_print(stdout, &name, JSON_CANONICAL);
@@ -106,7 +108,7 @@ static void print_hashes(const Hashes *h)
         for (; i < h->n_tensors && h->entries[i]->file == st; i++) {
             sha256_hex(h->tensors[i], hex);
             printf("# %s  ", hex);
-            print_name(h->entries[i]);
+            print_tensor_name(h->entries[i]);
             putchar('\n');
         }
     }
@@ -124,13 +126,12 @@ static void write_hashes(const Hashes *h)
         const SafetensorsFile *st = checkpoint_file(h->checkpoint, f);
         const char *between = "";
         sha256_hex(h->files[f], hex);
-        printf("%s{\"file\":", f ? "," : "");
-        json_write_string(stdout, st->path, strlen(st->path));
+        write_name(f ? ",{\"file\":" : "{\"file\":", st->path);
         printf(",\"sha256\":\"%s\",\"tensors\":[", hex);
         for (; i < h->n_tensors && h->entries[i]->file == st; i++, between = ",") {
             sha256_hex(h->tensors[i], hex);
-            printf("%s\n{\"name\":", between);
-            json_write_string(stdout, h->entries[i]->name, h->entries[i]->name_length);
+            printf("%s\n{", between);
+            write_string("\"name\":", h->entries[i]->name, h->entries[i]->name_length);
             printf(",\"sha256\":\"%s\"}", hex);
         }
         printf("]}");
@@ -140,49 +141,54 @@ static void write_hashes(const Hashes *h)
 
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
-/* A line of a list. */
 typedef struct {
     Digest wanted, found;
-    char *name; /* fresh; name_length bytes of the file's or tensor's name */
+    char *name; /* of the file or tensor; fresh, may hold NUL */
     size_t name_length;
-    const char *problem; /* NULL: found tells */
+    const char *problem; /* why found could not be computed, or NULL */
 } Line;
 
 typedef struct {
     Line *lines;
     Sha256Task *tasks;
-    SafetensorsFile *files; /* opened, for the tensors' lines after a file's */
-    size_t n, n_tasks, n_files, odd;
+    SafetensorsFile *files; /* opened for the lines of tensors that follow a file's line */
+    size_t n, n_tasks, n_files;
+    size_t n_malformed; /* lines that are neither a checksum nor a comment */
 } List;
 
-/* A file that is no checkpoint. */
-static int hash_other(const char *path, Digest digest)
+static void add_bytes(void *context, const void *bytes, size_t n)
 {
-    unsigned char *piece = must(malloc(PIECE));
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : 0;
-    Sha256 s;
-    sha256_init(&s);
-    while (fd >= 0 && ((n = read(fd, piece, PIECE)) > 0 || (n < 0 && errno == EINTR)))
-        sha256_update(&s, piece, n > 0 ? (size_t)n : 0);
-    int error = errno;
-    sha256_final(&s, digest);
-    if (fd >= 0)
-        close(fd);
-    free(piece);
-    errno = error;
-    return n < 0 ? -1 : 0;
+    sha256_update(context, bytes, n);
 }
 
-/* Undoes what sha256sum does to names. In place. */
+/* Hash a file that is not a checkpoint. -1 with errno. */
+static int hash_other(const char *path, Digest digest)
+{
+    Sha256 s;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    sha256_init(&s);
+    int status = input_read(fd, add_bytes, &s), error = errno;
+    sha256_final(&s, digest);
+    close(fd);
+    errno = error;
+    return status;
+}
+
+/* Undo in place what print_file_line() does to names. */
 static void unescape(char *name)
 {
     char *out = name;
-    for (; *name; name++) {
-        if (*name == '\\' && name[1])
-            *out++ = *++name == 'n' ? '\n' : *name == 'r' ? '\r' : *name;
-        else
-            *out++ = *name;
+    for (; *name; name++, out++) {
+        *out = *name;
+        if (*name != '\\' || !name[1])
+            continue;
+        *out = *++name;
+        if (*name == 'n')
+            *out = '\n';
+        else if (*name == 'r')
+            *out = '\r';
     }
     *out = '\0';
 }
@@ -190,7 +196,7 @@ static void unescape(char *name)
 static void add_file(List *list, Line *line, const char *path)
 {
     SafetensorsFile *st = &list->files[list->n_files++];
-    line->name = must(strdup(path));
+    line->name = xstrdup(path);
     line->name_length = strlen(path);
     if (safetensors_open(path, st) == 0) {
         list->tasks[list->n_tasks++] = (Sha256Task){st->mapped, st->mapped_size, line->found};
@@ -200,132 +206,147 @@ static void add_file(List *list, Line *line, const char *path)
     }
 }
 
-/* A tensor of the last file. -1: the name is no JSON string. */
+/* Add a tensor of the last file. -1 if its name is not a JSON string. */
 static int add_tensor(List *list, Line *line, const char *json)
 {
     char err[512];
     JsonValue *name = json_parse(json, strlen(json), err);
+    SafetensorsFile *st = list->n_files ? &list->files[list->n_files - 1] : NULL;
     SafetensorsTensor t;
-    bool is_name = name && name->type == JSON_STRING;
-    if (is_name) {
-        line->name = must(calloc(name->length + 1, 1));
-        line->name_length = name->length;
-        memcpy(line->name, name->text, name->length);
-        SafetensorsFile *st = list->n_files ? &list->files[list->n_files - 1] : NULL;
-        if (st && st->mapped && safetensors_find_n(st, name->text, name->length, &t) == 0)
-            list->tasks[list->n_tasks++] = (Sha256Task){safetensors_data(&t), t.length, line->found};
-        else
-            line->problem = st && st->mapped ? "FAILED: no such tensor" : "FAILED: its file cannot be read";
+    if (!name || name->type != JSON_STRING) {
+        json_free(name);
+        return -1;
     }
+    line->name = xcalloc(name->length + 1, 1);
+    line->name_length = name->length;
+    memcpy(line->name, name->text, name->length);
+    if (!st || !st->mapped)
+        line->problem = "FAILED: its file cannot be read";
+    else if (safetensors_find_n(st, name->text, name->length, &t) != 0)
+        line->problem = "FAILED: no such tensor";
+    else
+        list->tasks[list->n_tasks++] = (Sha256Task){safetensors_data(&t), t.length, line->found};
     json_free(name);
-    return is_name ? 0 : -1;
+    return 0;
 }
 
 static void add_line(List *list, char *text)
 {
-    bool tensor = text[0] == '#' && text[1] == ' ', escape = text[0] == '\\';
-    char *hex = text + (tensor ? 2 : escape), *name = hex + 66;
+    bool is_tensor = text[0] == '#' && text[1] == ' ', is_escaped = text[0] == '\\';
+    char *hex = text + (is_escaped ? 1 : 0) + (is_tensor ? 2 : 0), *name = hex + 66;
     Line *line = &list->lines[list->n];
-    if (strnlen(hex, 67) < 67 || sha256_parse(hex, line->wanted) != 0 || hex[64] != ' ' ||
-        (hex[65] != ' ' && hex[65] != '*')) {
-        list->odd += text[0] != '#' && text[0] != '\0'; /* any other comment is fine */
+    bool is_checksum = strnlen(hex, 67) == 67 && sha256_parse(hex, line->wanted) == 0 && hex[64] == ' ' &&
+                       (hex[65] == ' ' || hex[65] == '*');
+    if (!is_checksum) {
+        if (text[0] != '#' && text[0] != '\0')
+            list->n_malformed++;
         return;
     }
-    if (tensor && strcmp(name, "model") == 0)
+    if (is_tensor && strcmp(name, "model") == 0)
         return;
-    if (escape)
+    if (is_escaped)
         unescape(name);
-    if (!tensor)
+    if (!is_tensor)
         add_file(list, line, name);
     else if (add_tensor(list, line, name) != 0)
-        list->odd++;
-    list->n += line->name != NULL;
+        list->n_malformed++;
+    if (line->name)
+        list->n++;
 }
 
 static List read_list(const char *path)
 {
-    size_t length, most = 1;
-    char *text = read_prompt(NULL, path, &length), *rest = text;
-    for (size_t i = 0; i < length; i++)
-        most += text[i] == '\n';
-    List list = {.lines = must(calloc(most, sizeof *list.lines)),
-                 .tasks = must(calloc(most, sizeof *list.tasks)),
-                 .files = must(calloc(most, sizeof *list.files))};
-    for (char *line; (line = strsep(&rest, "\n"));) {
+    Text text = {0};
+    size_t most = 1;
+    input_text(&text, NULL, path);
+    for (size_t i = 0; i < text.length; i++)
+        most += text.bytes[i] == '\n' ? 1 : 0;
+    List list = {.lines = xcalloc(most, sizeof *list.lines),
+                 .tasks = xcalloc(most, sizeof *list.tasks),
+                 .files = xcalloc(most, sizeof *list.files)};
+    for (char *line, *rest = text.bytes; (line = strsep(&rest, "\n"));) {
         size_t end = strlen(line);
         if (end && line[end - 1] == '\r')
             line[end - 1] = '\0';
         add_line(&list, line);
     }
-    free(text);
+    text_free(&text);
     return list;
 }
 
-/* problem: NULL if the line fits; before: how many others did not. */
-static void tell_line(const Line *l, const char *problem, size_t before)
+/* problem: NULL if the checksum matches; before: how many others did not. */
+static void print_line(const Line *l, const char *problem, size_t before)
 {
     if (common.json && problem) {
-        printf("%s{\"name\":", before ? "," : "");
-        json_write_string(stdout, l->name, l->name_length);
+        write_string(before ? ",{\"name\":" : "{\"name\":", l->name, l->name_length);
         printf(",\"problem\":\"%s\"}", problem);
-    } else if (!common.json && (problem || !common.quiet)) {
+    } else if (!common.json && (problem || !quiet)) {
         print_escaped(stdout, l->name, l->name_length);
         printf(": %s\n", problem ? problem : "OK");
     }
 }
 
+static void free_list(List *list)
+{
+    for (size_t i = 0; i < list->n; i++)
+        free(list->lines[i].name);
+    for (size_t i = 0; i < list->n_files; i++)
+        safetensors_close(&list->files[i]);
+    free(list->files);
+    free(list->tasks);
+    free(list->lines);
+}
+
 static int check_list(const char *path)
 {
-    const char *name = strcmp(path, "-") ? path : "standard input";
+    const char *name = input_name(path);
     List list = read_list(path);
-    size_t bad = 0;
+    size_t unread = 0, wrong = 0, malformed = list.n_malformed;
     if (list.n == 0)
-        die(EXIT_FAILED, "%s: no line is a checksum", name);
+        die(EXIT_FAILED, "%s: no properly formatted checksum lines found", name);
     run_tasks(list.tasks, list.n_tasks);
     if (common.json)
         printf("{\"checked\":%zu,\"bad\":[", list.n);
     for (size_t i = 0; i < list.n; i++) {
-        Line *l = &list.lines[i];
-        const char *problem = l->problem ? l->problem : memcmp(l->found, l->wanted, 32) ? "FAILED" : NULL;
-        tell_line(l, problem, bad);
-        bad += problem != NULL;
-        free(l->name);
+        const Line *l = &list.lines[i];
+        bool differs = !l->problem && memcmp(l->found, l->wanted, sizeof l->wanted) != 0;
+        print_line(l, differs ? "FAILED" : l->problem, unread + wrong);
+        wrong += differs ? 1 : 0;
+        unread += l->problem ? 1 : 0;
     }
     if (common.json)
-        printf("],\"no_checksums\":%zu}\n", list.odd);
-    for (size_t i = 0; i < list.n_files; i++)
-        safetensors_close(&list.files[i]);
-    free(list.files);
-    free(list.tasks);
-    free(list.lines);
-    if (list.odd)
-        warn("%s: %zu line%s no checksum%s", name, list.odd, list.odd == 1 ? " is" : "s are", list.odd == 1 ? "" : "s");
-    if (bad)
-        warn("%zu of %zu do not fit", bad, list.n);
-    return finish(bad || list.odd ? EXIT_FAILED : EXIT_OK);
+        printf("],\"no_checksums\":%zu}\n", malformed);
+    if (malformed)
+        warn("%s: %zu line%s improperly formatted", name, malformed, malformed == 1 ? " is" : "s are");
+    if (unread)
+        warn("%zu listed file%s or tensor%s could not be read", unread, plural(unread), plural(unread));
+    if (wrong)
+        warn("%zu of %zu computed checksum%s did NOT match", wrong, list.n - unread, plural(list.n - unread));
+    free_list(&list);
+    return finish(unread || wrong || malformed ? EXIT_FAILED : EXIT_OK);
 }
 
 int cmd_hash(int argc, char **argv)
 {
     const char *list = NULL;
     const Option options[] = {
-        {0, "check", "LIST", OPTION_TEXT, &list, "verify what run hash or sha256sum printed; - is standard input"},
-        {'t', "threads", "N", OPTION_COUNT, &common.threads, "default: the cores that this process may use"},
-        {0, "json", NULL, OPTION_FLAG, &common.json, "one JSON document on standard output"},
+        {0, "check", "LIST", OPTION_TEXT, &list,
+         "verify the checksums in LIST, as run hash or sha256sum printed them; - is standard input"},
+        THREADS_OPTION,
+        JSON_OPTION,
         {0},
     };
-    int count = options_parse(argc, argv, options, false, "run hash MODEL\nrun hash --check LIST",
+    int count = options_parse(argc, argv, options, "run hash MODEL\nrun hash --check LIST",
                               "run hash model.safetensors > list\n"
-                              "run hash --check list -q       # only what does not fit\n"
+                              "run hash --check list -q       # prints only what does not match\n"
                               "sha256sum -c list              # the files alone\n");
-    arguments_at_most(count, list ? 0 : 1, argv);
-    if (!list && count < 1)
-        usage_error("name the checkpoint");
-    start_pool();
+    if (!list == !count)
+        usage_error("give either MODEL or --check LIST");
+    session_start_pool();
     if (list)
         return check_list(list);
     Checkpoint c;
-    open_checkpoint(&c, argv[1]);
+    model_open(&c, argv[1]);
     Hashes h = hash_all(&c);
     if (common.json)
         write_hashes(&h);

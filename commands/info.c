@@ -1,13 +1,16 @@
-/* The parts of `run info`: a tensor's two lines, warnings, summary, map, the model's memory, JSON. */
+/* run info: what is in the files of a checkpoint. What looks into the data itself is in inspect.c. */
 #include "base/cpu.h"
-#include "base/file.h"
 #include "checkpoint/weights.h"
-#include "commands/common.h"
-#include "kernels/quantize.h"
+#include "commands/inspect.h"
+#include "commands/model.h"
+#include "commands/options.h"
+#include "commands/output.h"
+#include "commands/session.h"
+#include "commands/terminal.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static uint64_t parameters_of(const SafetensorsFile *f)
 {
@@ -17,68 +20,33 @@ static uint64_t parameters_of(const SafetensorsFile *f)
     return n;
 }
 
-bool name_matches(const char *pattern, const char *name, size_t length)
-{
-    const char *star = NULL;
-    size_t i = 0, star_i = 0;
-    if (!pattern)
-        return true;
-    while (i < length) {
-        if (*pattern == '*') {
-            star = pattern++;
-            star_i = i;
-        } else if (*pattern && (*pattern == '?' || *pattern == name[i])) {
-            pattern++;
-            i++;
-        } else if (star) {
-            pattern = star + 1;
-            i = ++star_i;
-        } else {
-            return false;
-        }
-    }
-    return !pattern[strspn(pattern, "*")];
-}
-
-void print_tensor(const SafetensorsTensor *t)
-{
-    bool color = use_color(stdout);
-    fputs(color ? "\033[1m" : "", stdout);
-    print_escaped(stdout, t->name, t->name_length);
-    printf("%s   dtype=%s  shape=[", color ? "\033[0m" : "", dtype_name(t->dtype));
-    for (size_t i = 0; i < t->rank; i++)
-        printf("%s%llu", i ? "," : "", (unsigned long long)t->shape[i]);
-    printf("]\n%28sdata[%llu, %llu]   (%llu bytes)\n", "", (unsigned long long)t->offset,
-           (unsigned long long)(t->offset + t->length), (unsigned long long)t->length);
-}
-
 /* ---- warnings ---------------------------------------------------------------------------------------------------- */
 
-/* A kind of laxity: how often it was seen, and where first. */
+/* Something that the reference library lets pass, though its own rules forbid it: how often, and where first. */
 typedef struct {
     size_t count;
-    const char *name, *detail;
-    size_t name_length, detail_length;
+    const JsonValue *entry, *field; /* the tensor's entry in the header; the field in it, or NULL */
 } Sighting;
 
-static void sight(Sighting *s, const JsonValue *entry, const char *detail, size_t detail_length)
+static void sight(Sighting *s, const JsonValue *entry, const JsonValue *field)
 {
-    if (!s->count++)
-        *s = (Sighting){1, entry->key, detail, entry->key_length, detail_length};
+    if (s->count++ == 0) {
+        s->entry = entry;
+        s->field = field;
+    }
 }
 
 static void report_sighting(const char *file, const Sighting *s, const char *what)
 {
+    char name[TEXT_PRINTABLE], key[TEXT_PRINTABLE], field[TEXT_PRINTABLE + 8] = "", more[48] = "";
     if (!s->count)
         return;
-    char *name = escaped(s->name, s->name_length), *detail = escaped(s->detail ? s->detail : "", s->detail_length);
-    char more[48] = "";
+    if (s->field)
+        snprintf(field, sizeof field, " \"%s\"", text_printable(s->field->key, s->field->key_length, key));
     if (s->count > 1)
         snprintf(more, sizeof more, " (and %zu more)", s->count - 1);
-    warn("%s: tensor \"%.200s\": %s%s%.200s%s%s", file, name, what, s->detail ? " \"" : "", detail,
-         s->detail ? "\"" : "", more);
-    free(name);
-    free(detail);
+    warn("%s: tensor \"%s\": %s%s%s", file, text_printable(s->entry->key, s->entry->key_length, name), what, field,
+         more);
 }
 
 static bool is_known_field(const JsonValue *field)
@@ -86,25 +54,30 @@ static bool is_known_field(const JsonValue *field)
     return json_key_is(field, "dtype") || json_key_is(field, "shape") || json_key_is(field, "data_offsets");
 }
 
-void info_warnings(const SafetensorsFile *f)
+static bool has_control_character(const JsonValue *entry)
+{
+    for (size_t i = 0; i < entry->key_length; i++)
+        if ((unsigned char)entry->key[i] < 0x20 || entry->key[i] == 0x7f)
+            return true;
+    return false;
+}
+
+static void print_warnings(const SafetensorsFile *f)
 {
     Sighting unknown = {0}, control = {0};
     for (const JsonValue *entry = f->header->child; entry; entry = entry->next) {
         if (json_key_is(entry, "__metadata__"))
             continue;
-        for (size_t i = 0; i < entry->key_length; i++)
-            if ((unsigned char)entry->key[i] < 0x20 || entry->key[i] == 0x7f) {
-                sight(&control, entry, NULL, 0);
-                break;
-            }
-        for (const JsonValue *field = entry->type == JSON_OBJECT ? entry->child : NULL; field; field = field->next)
+        if (has_control_character(entry))
+            sight(&control, entry, NULL);
+        for (const JsonValue *field = entry->child; field; field = field->next)
             if (!is_known_field(field))
-                sight(&unknown, entry, field->key, field->key_length);
+                sight(&unknown, entry, field);
     }
     if (f->header_len && f->header_json[0] != '{')
         warn("%s: white space before the header's '{'", f->path);
     if (f->header_len % 8)
-        warn("%s: a header of %zu bytes, no multiple of 8: the data is not aligned", f->path, f->header_len);
+        warn("%s: the header has %zu bytes, not a multiple of 8: the data is not aligned", f->path, f->header_len);
     if (f->repeated_names)
         warn("%s: a name appears twice in the header", f->path);
     report_sighting(f->path, &unknown, "unknown field");
@@ -128,9 +101,8 @@ static void print_dtypes(const Checkpoint *c)
     }
     for (size_t d = 0; d < DTYPE_COUNT; d++)
         if (sums[d].tensors)
-            printf("dtype           %s: %llu tensor%s, %llu parameters, %llu bytes\n", dtype_name((Dtype)d),
-                   (unsigned long long)sums[d].tensors, sums[d].tensors == 1 ? "" : "s",
-                   (unsigned long long)sums[d].elements, (unsigned long long)sums[d].bytes);
+            printf("dtype           %s: %" PRIu64 " tensor%s, %" PRIu64 " parameters, %" PRIu64 " bytes\n",
+                   dtype_name((Dtype)d), sums[d].tensors, plural(sums[d].tensors), sums[d].elements, sums[d].bytes);
 }
 
 static void print_metadata(const SafetensorsFile *f)
@@ -145,43 +117,36 @@ static void print_metadata(const SafetensorsFile *f)
     }
 }
 
-static void print_path(const char *path)
-{
-    print_escaped(stdout, path, strlen(path));
-    putchar('\n');
-}
-
 static void print_files(const Checkpoint *c)
 {
     for (size_t i = 0; i < checkpoint_file_count(c); i++) {
         const SafetensorsFile *f = checkpoint_file(c, i);
-        const char *slash = strrchr(f->path, '/'), *name = slash ? slash + 1 : f->path;
         printf("file            ");
-        print_escaped(stdout, name, strlen(name));
+        print_name(path_name(f->path));
         printf("   %zu bytes, header %zu, %zu tensor%s\n", f->mapped_size, f->header_len, f->n_tensors,
-               f->n_tensors == 1 ? "" : "s");
+               plural(f->n_tensors));
     }
 }
 
-void info_summary(const Checkpoint *c)
+static void print_summary(const Checkpoint *c)
 {
     uint64_t bytes = 0, parameters = 0;
     char size[32];
+    bool sharded = c->st.n_shards > 0;
     for (size_t i = 0; i < checkpoint_file_count(c); i++) {
         bytes += checkpoint_file(c, i)->mapped_size;
         parameters += parameters_of(checkpoint_file(c, i));
     }
-    print_path(c->st.n_shards ? c->index_path ? c->index_path : c->argument : c->st.path);
-    printf("%s       %llu bytes", c->st.n_shards ? "all files" : "file size", (unsigned long long)bytes);
+    print_name(c->st.path);
+    printf("\n%s       %" PRIu64 " bytes", sharded ? "all files" : "file size", bytes);
     printf(bytes < 1000 ? "\n" : " (%s)\n", human_bytes(bytes, size));
-    if (c->st.n_shards)
+    if (sharded)
         print_files(c);
     else
         printf("header length   %zu\ndata starts at  %zu\n", c->st.header_len, 8 + c->st.header_len);
-    printf("tensors         %zu\nparameters      %llu\n", checkpoint_tensor_count(c), (unsigned long long)parameters);
+    printf("tensors         %zu\nparameters      %" PRIu64 "\n", checkpoint_tensor_count(c), parameters);
     print_dtypes(c);
-    for (size_t i = 0; i < checkpoint_file_count(c) && i < 1; i++)
-        print_metadata(checkpoint_file(c, i));
+    print_metadata(checkpoint_file(c, 0));
 }
 
 /* ---- map --------------------------------------------------------------------------------------------------------- */
@@ -192,16 +157,19 @@ static void repeat(char character, int times)
         putchar(character);
 }
 
-static void print_cell(const char *text, int width)
+static void draw_rule(const int cells[3])
 {
-    printf("|%-*.*s", width, width, text);
+    for (int i = 0; i < 3; i++) {
+        putchar('+');
+        repeat('-', cells[i]);
+    }
+    puts("+");
 }
 
-/* The chapter's figure: length, header and data of one file. */
+/* Draw the chapter's figure: length, header and data of one file. */
 static void draw_parts(const SafetensorsFile *f, int width)
 {
-    const int third = width - 4 - 10 - (width < 56 ? 14 : 20);
-    const int cells[3] = {10, width < 56 ? 14 : 20, third > 8 ? third : 8};
+    const int header = width < 56 ? 14 : 20, cells[3] = {10, header, MAX(width - 4 - 10 - header, 8)};
     char header_bytes[32], data_bytes[48], start[32], end[32];
     snprintf(header_bytes, sizeof header_bytes, " %zu bytes", f->header_len);
     snprintf(data_bytes, sizeof data_bytes, " %zu bytes", f->data_size);
@@ -210,17 +178,13 @@ static void draw_parts(const SafetensorsFile *f, int width)
     const char *const rows[2][3] = {{" N", " header: JSON", " data"}, {" 8 bytes", header_bytes, data_bytes}};
     printf("%-*s%-*s%-*s%*s\n", cells[0] + 1, "0", cells[1] + 1, "8", (int)strlen(start), start,
            cells[2] + 2 - (int)strlen(start), end);
-    for (int row = -1; row < 3; row++) {
-        for (int i = 0; i < 3; i++) {
-            if (row >= 0 && row < 2) {
-                print_cell(rows[row][i], cells[i]);
-            } else {
-                putchar('+');
-                repeat('-', cells[i]);
-            }
-        }
-        puts(row >= 0 && row < 2 ? "|" : "+");
+    draw_rule(cells);
+    for (int row = 0; row < 2; row++) {
+        for (int i = 0; i < 3; i++)
+            printf("|%-*.*s", cells[i], cells[i], rows[row][i]);
+        puts("|");
     }
+    draw_rule(cells);
 }
 
 /* Tensors of all layers under one name: "model.layers.*.mlp.up_proj.weight". */
@@ -253,10 +217,12 @@ static int by_name(const void *a, const void *b)
 static int by_bytes(const void *a, const void *b)
 {
     const Group *x = a, *y = b;
-    return x->bytes != y->bytes ? (x->bytes > y->bytes ? -1 : 1) : by_name(a, b);
+    if (x->bytes != y->bytes)
+        return x->bytes > y->bytes ? -1 : 1;
+    return by_name(a, b);
 }
 
-/* Groups of the same name become one; what is left is sorted by size. Returns their number. */
+/* Make one group of those with the same name and sort them by size. Returns how many there are then. */
 static size_t merge_groups(Group *groups, size_t n)
 {
     size_t kept = 0;
@@ -280,7 +246,7 @@ static void draw_bar(const Group *g, uint64_t total, int name_width, int width)
     int room = width - name_width - 10, bar = (int)(share * room + 0.5);
     char count[24] = "", name[256];
     if (g->count > 1)
-        snprintf(count, sizeof count, " x%llu", (unsigned long long)g->count);
+        snprintf(count, sizeof count, " x%" PRIu64, g->count);
     int left = name_width - (int)strlen(count);
     snprintf(name, sizeof name, "%s", g->name);
     if ((int)strlen(name) > left && left > 3)
@@ -296,7 +262,7 @@ static void draw_bar(const Group *g, uint64_t total, int name_width, int width)
 static void draw_shares(const Checkpoint *c, int width)
 {
     size_t n = checkpoint_tensor_count(c);
-    Group *groups = must(calloc(n + 1, sizeof *groups)), rest = {NULL, 0, 0};
+    Group *groups = xcalloc(n, sizeof *groups), rest = {.name = "others"};
     uint64_t total = 0;
     for (size_t i = 0; i < n; i++) {
         const SafetensorsTensor *t = checkpoint_tensor(c, i);
@@ -309,13 +275,10 @@ static void draw_shares(const Checkpoint *c, int width)
         rest.bytes += groups[i].bytes;
         rest.count += groups[i].count;
     }
-    rest.name = "others";
     int name_width = 16;
-    for (size_t i = 0; i < shown; i++) {
-        int needed = (int)strlen(groups[i].name) + (groups[i].count > 1 ? 6 : 0);
-        name_width = needed > name_width ? needed : name_width;
-    }
-    name_width = name_width < width * 5 / 9 ? name_width : width * 5 / 9;
+    for (size_t i = 0; i < shown; i++)
+        name_width = MAX(name_width, (int)strlen(groups[i].name) + (groups[i].count > 1 ? 6 : 0));
+    name_width = MIN(name_width, width * 5 / 9);
     for (size_t i = 0; i < shown; i++)
         draw_bar(&groups[i], total, name_width, width);
     if (shown < n)
@@ -325,10 +288,9 @@ static void draw_shares(const Checkpoint *c, int width)
     free(groups);
 }
 
-void info_map(const Checkpoint *c)
+static void print_map(const Checkpoint *c)
 {
-    int width = terminal_width(stdout);
-    width = width > 101 ? 100 : width < 41 ? 40 : width - 1;
+    int width = MAX(MIN(terminal_width(stdout) - 1, 100), 40);
     if (!c->st.n_shards) {
         putchar('\n');
         draw_parts(&c->st, width);
@@ -341,32 +303,23 @@ void info_map(const Checkpoint *c)
 
 /* ---- the model: config, tokenizer, memory ------------------------------------------------------------------------ */
 
-/* Bytes of the weights in a mode; 0: not possible in it. BF16 leaves them as they are in the file. */
-static uint64_t weight_bytes(const Checkpoint *cp, const Config *c, WeightMode mode)
-{
-    uint64_t bytes = 0;
-    if (mode != MODE_BF16) {
-        bytes = weights_copy_bytes(c, mode);
-        return bytes == UINT64_MAX ? 0 : bytes;
-    }
-    for (size_t i = 0; i < checkpoint_tensor_count(cp); i++)
-        bytes += checkpoint_tensor(cp, i)->length;
-    return bytes;
-}
-
+/* Bytes of weights, cache and buffers; 0: the model cannot run in that mode. In bf16 the weights stay as they are in
+ * the file. */
 static uint64_t memory_needed(const Checkpoint *cp, const Config *c, WeightMode mode, size_t ctx)
 {
-    uint64_t weights = weight_bytes(cp, c, mode);
-    return weights ? weights + run_state_bytes(c, ctx, common.block < ctx ? common.block : ctx) : 0;
+    uint64_t weights = mode == MODE_BF16 ? model_bytes(cp) : weights_copy_bytes(c, mode);
+    if (weights == 0 || weights == UINT64_MAX)
+        return 0;
+    return weights + run_state_bytes(c, ctx, MIN(common.block, ctx));
 }
 
-/* Context lengths worth a row: powers of four from 2,048 on below the most, then the most. Returns their number. */
+/* Which context lengths to show: 2,048 times powers of four, then the usual one. Returns how many. */
 static size_t context_rows(const Config *c, size_t rows[8])
 {
-    size_t n = 0;
-    for (size_t ctx = 2048; ctx < usual_context(c) && n < 7; ctx *= 4)
+    size_t n = 0, usual = session_usual_context(c);
+    for (size_t ctx = 2048; ctx < usual && n < 7; ctx *= 4)
         rows[n++] = ctx;
-    rows[n++] = usual_context(c);
+    rows[n++] = usual;
     return n;
 }
 
@@ -378,7 +331,7 @@ static void print_memory(const Checkpoint *cp, const Config *c)
     bool some_too_big = false;
     printf("\nmemory for weights, cache and buffers, by context and -w");
     if (free_bytes != UINT64_MAX)
-        printf("; %s are free here", human_bytes(free_bytes, text));
+        printf("; %s free here", human_bytes(free_bytes, text));
     printf("\n%10s", "context");
     for (int mode = MODE_F32; mode <= MODE_Q4; mode++)
         printf("%14s", weight_mode_name((WeightMode)mode));
@@ -403,30 +356,28 @@ static void print_config(const Config *c)
            c->tie_word_embeddings ? "shared with the embedding" : "of its own");
 }
 
-static Tokenizer *find_tokenizer(const Checkpoint *c, char err[512])
+static void print_problem(const char *label, const char *err)
 {
-    return tokenizer_open(c->directory, err);
+    printf("%-16s", label);
+    print_name(err);
+    putchar('\n');
 }
 
-void info_model(Checkpoint *c)
+static void print_model(Checkpoint *c)
 {
     Config config;
     char err[512];
     bool known = !checkpoint_read_config(c, &config, err);
-    if (known) {
+    if (known)
         print_config(&config);
-    } else {
-        printf("config          ");
-        print_path(err);
-    }
-    Tokenizer *t = find_tokenizer(c, err);
-    if (t) {
+    else
+        print_problem("config", err);
+    Tokenizer *t = tokenizer_open(c->directory, err);
+    if (t)
         printf("tokenizer       %zu ids, %zu merges; chat %s\n", tokenizer_size(t), tokenizer_merges(t),
                tokenizer_chat_problem(t) ? "not possible: see run chat" : "template known");
-    } else {
-        printf("tokenizer       ");
-        print_path(err);
-    }
+    else
+        print_problem("tokenizer", err);
     tokenizer_close(t);
     if (known) {
         print_memory(c, &config);
@@ -436,84 +387,75 @@ void info_model(Checkpoint *c)
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
-static void write_tensor_json(const SafetensorsTensor *t)
-{
-    printf("{\"name\":");
-    json_write_string(stdout, t->name, t->name_length);
-    printf(",\"dtype\":\"%s\",\"shape\":[", dtype_name(t->dtype));
-    for (size_t i = 0; i < t->rank; i++)
-        printf("%s%llu", i ? "," : "", (unsigned long long)t->shape[i]);
-    printf("],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t->offset,
-           (unsigned long long)(t->offset + t->length));
-}
-
-static void write_file_json(const SafetensorsFile *f, const char *find)
+static void write_file(const char *before, const SafetensorsFile *f, const char *find)
 {
     const JsonValue *metadata = json_get(f->header, "__metadata__");
-    bool first = true;
-    printf("{\"file\":");
-    json_write_string(stdout, f->path, strlen(f->path));
+    const char *between = "{";
+    printf("%s{", before);
+    write_name("\"file\":", f->path);
     printf(",\"size\":%zu,\"header_len\":%zu,\"data_start\":%zu,\"metadata\":", f->mapped_size, f->header_len,
            8 + f->header_len);
     if (metadata)
         json_print(stdout, metadata, JSON_CANONICAL);
     else
         printf("null");
-    printf(",\"parameters\":%llu,\"tensors\":[", (unsigned long long)parameters_of(f));
+    printf(",\"parameters\":%" PRIu64 ",\"tensors\":[", parameters_of(f));
     for (size_t i = 0; i < f->n_tensors; i++) {
-        if (!name_matches(find, f->tensors[i].name, f->tensors[i].name_length))
+        const SafetensorsTensor *t = &f->tensors[i];
+        if (!name_matches(find, t->name, t->name_length))
             continue;
-        printf("%s", first ? "" : ",");
-        write_tensor_json(&f->tensors[i]);
-        first = false;
+        write_tensor(between, t);
+        printf(",\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", t->offset, t->offset + t->length);
+        between = ",{";
     }
     printf("]}");
 }
 
-static void write_memory_json(const Checkpoint *cp, const Config *c)
+static void write_memory(const Checkpoint *cp, const Config *c)
 {
     size_t rows[8], n = context_rows(c, rows);
     uint64_t free_bytes = cpu_memory_available();
     printf(",\"memory_available\":");
-    printf(free_bytes == UINT64_MAX ? "null" : "%llu", (unsigned long long)free_bytes);
+    if (free_bytes == UINT64_MAX)
+        printf("null");
+    else
+        printf("%" PRIu64, free_bytes);
     printf(",\"memory\":[");
     for (size_t i = 0; i < n; i++) {
         printf("%s{\"context\":%zu", i ? "," : "", rows[i]);
         for (int mode = MODE_F32; mode <= MODE_Q4; mode++) {
             uint64_t need = memory_needed(cp, c, (WeightMode)mode, rows[i]);
             printf(",\"%s\":", weight_mode_name((WeightMode)mode));
-            printf(need ? "%llu" : "null", (unsigned long long)need);
+            if (need)
+                printf("%" PRIu64, need);
+            else
+                printf("null");
         }
         putchar('}');
     }
     putchar(']');
 }
 
-/* config.json as it is; NULL if it is none. */
+/* config.json as it is: NULL if it is missing or not JSON. *text, which it points into, is to be freed, too. */
 static JsonValue *read_config_json(const Checkpoint *c, char **text)
 {
-    size_t size = strlen(c->directory) + 32, length;
-    char *path = must(malloc(size)), err[512];
-    snprintf(path, size, "%s/config.json", c->directory);
+    size_t length;
+    char err[512], *path = xpath_join(c->directory, "config.json");
     *text = file_read(path, (size_t)16 << 20, &length, err);
     free(path);
     return *text ? json_parse(*text, length, err) : NULL;
 }
 
-static void write_model_json(Checkpoint *c, const char *find)
+static void write_model(Checkpoint *c, const char *find)
 {
     Config config;
     char err[512], *text;
     bool known = !checkpoint_read_config(c, &config, err);
-    JsonValue *root = read_config_json(c, &text);
-    printf("{\"model\":");
-    json_write_string(stdout, c->argument ? c->argument : c->directory,
-                      strlen(c->argument ? c->argument : c->directory));
+    JsonValue *root = read_config_json(c, &text); /* before anything is printed: it may fail */
+    write_name("{\"model\":", c->argument);
     printf(",\"files\":[");
-    for (size_t i = 0; i < checkpoint_file_count(c); i++) {
-        printf("%s", i ? "," : "");
-        write_file_json(checkpoint_file(c, i), find);
-    }
+    for (size_t i = 0; i < checkpoint_file_count(c); i++)
+        write_file(i ? "," : "", checkpoint_file(c, i), find);
     printf("],\"config\":");
     if (root)
         json_print(stdout, root, JSON_COMPACT);
@@ -521,30 +463,106 @@ static void write_model_json(Checkpoint *c, const char *find)
         printf("null");
     json_free(root);
     free(text);
-    printf(",\"config_problem\":");
-    if (known)
-        printf("null");
-    else
-        json_write_string(stdout, err, strlen(err));
-    Tokenizer *t = find_tokenizer(c, err);
+    write_name(",\"config_problem\":", known ? NULL : err);
+    Tokenizer *t = tokenizer_open(c->directory, err);
     if (t)
         printf(",\"tokenizer\":{\"ids\":%zu,\"merges\":%zu}", tokenizer_size(t), tokenizer_merges(t));
     else
         printf(",\"tokenizer\":null");
     tokenizer_close(t);
     if (known) {
-        write_memory_json(c, &config);
+        write_memory(c, &config);
         config_free(&config);
     }
     printf("}\n");
 }
 
-void info_json(Checkpoint *c, const char *find)
+/* ---- the command ------------------------------------------------------------------------------------------------- */
+
+static size_t count_matches(const Checkpoint *c, const char *find)
 {
-    if (c->from_directory) {
-        write_model_json(c, find);
-    } else {
-        write_file_json(checkpoint_file(c, 0), find);
-        putchar('\n');
+    size_t found = 0;
+    for (size_t i = 0; i < checkpoint_tensor_count(c); i++)
+        if (name_matches(find, checkpoint_tensor(c, i)->name, checkpoint_tensor(c, i)->name_length))
+            found++;
+    return found;
+}
+
+/* Print the tensors that match, with a heading before those of each shard. */
+static void print_tensors(const Checkpoint *c, const char *find)
+{
+    const SafetensorsFile *file = NULL;
+    for (size_t i = 0; i < checkpoint_tensor_count(c); i++) {
+        const SafetensorsTensor *t = checkpoint_tensor(c, i);
+        if (!name_matches(find, t->name, t->name_length))
+            continue;
+        if (c->st.n_shards && t->file != file) {
+            printf("%sin ", file ? "\n" : "");
+            print_name(t->file->path);
+            printf(":\n");
+        }
+        file = t->file;
+        print_tensor(t);
     }
+}
+
+static void print_all(Checkpoint *c)
+{
+    print_summary(c);
+    if (c->from_directory)
+        print_model(c);
+    print_map(c);
+    putchar('\n');
+    print_tensors(c, NULL);
+}
+
+int cmd_info(int argc, char **argv)
+{
+    const char *find = NULL;
+    Inspection data = {.at = INSPECT_NOWHERE};
+    const Option options[] = {
+        {'m', "model", "PATH", OPTION_TEXT, &common.model, "same as MODEL"},
+        {0, "find", "GLOB", OPTION_TEXT, &find, "only tensors whose name matches: * is any text, ? any character"},
+        {0, "tensor", "NAME", OPTION_TEXT, &data.tensor,
+         "print the numbers of this tensor; a pattern as for --find, if only one tensor matches"},
+        {0, "slice", "SPEC", OPTION_TEXT, &data.slice,
+         "with --tensor: only these numbers, as in NumPy: 0:4,:8  -1  ::2,...,0"},
+        {0, "npy", "FILE", OPTION_TEXT, &data.npy,
+         "with --tensor: write the numbers as a NumPy file; - is standard output"},
+        {0, "stats", NULL, OPTION_FLAG, &data.stats,
+         "print min, max, mean and std, and count zeros and NaNs, of --tensor or of each tensor"},
+        {0, "at", "OFFSET", OPTION_U64, &data.at,
+         "print which element of which tensor this byte of the file belongs to, and its bits"},
+        THREADS_OPTION,
+        JSON_OPTION,
+        {0},
+    };
+    int count = options_parse(argc, argv, options, NULL,
+                              "run info model.safetensors\n"
+                              "run info .                        # a model folder: also what memory it needs\n"
+                              "run info model.safetensors --find '*.0.*' --stats\n"
+                              "run info model.safetensors --tensor model.norm.weight --slice 0:8\n"
+                              "run info model.safetensors --json\n");
+    if (count && common.model)
+        usage_error("give MODEL or --model, not both");
+    Checkpoint c;
+    model_open(&c, count ? argv[1] : common.model);
+    for (size_t i = 0; i < checkpoint_file_count(&c) && !quiet; i++)
+        print_warnings(checkpoint_file(&c, i));
+    if (find && count_matches(&c, find) == 0)
+        die(EXIT_FAILED, "%s: no tensor's name matches '%s'", c.argument, find);
+    if (inspect(&c, &data, find)) {
+        /* the numbers that were asked for, and nothing else */
+    } else if (common.json && c.from_directory) {
+        write_model(&c, find);
+    } else if (common.json) {
+        write_file("", checkpoint_file(&c, 0), find);
+        putchar('\n');
+    } else if (find) {
+        print_tensors(&c, find);
+    } else {
+        print_all(&c);
+    }
+    checkpoint_close(&c);
+    return finish(EXIT_OK);
 }

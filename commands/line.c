@@ -1,12 +1,9 @@
-/* The line editor.
+/* A message is valid UTF-8, its lines separated by \n. On the screen it takes rows: a row ends at a \n, or before the
+ * character that does not fit any more. Rows are ended by us and never by the terminal's own wrapping, so that it is
+ * certain where each character stands. Of a message taller than the screen the rows around the cursor are shown.
  *
- * A message is one piece of valid UTF-8, its lines parted by \n. On the screen it takes rows: one ends at a \n, or
- * before the character that does not fit any more. Rows are ended by us and never by the terminal's own wrapping, so
- * that it is certain where each character stands. Of a message taller than the screen the rows around the cursor are
- * shown.
- *
- * The terminal is in raw mode only inside line_read(). Signals that end the process put it back first; those that
- * change what is to be done arrive during pselect() alone.
+ * The terminal is in raw mode only inside line_read(). Signals that end the process put it back first; the others are
+ * only noted, and let through nowhere but in pselect().
  */
 #include "commands/line.h"
 
@@ -20,13 +17,8 @@
 #include <unistd.h>
 
 #include "base/unicode.h"
-#include "commands/common.h"
-
-static void add(Text *text, const char *bytes, size_t length)
-{
-    if (text_append(text, bytes, length))
-        die(EXIT_FAILED, "out of memory");
-}
+#include "commands/output.h"
+#include "commands/terminal.h"
 
 /* ---- the terminal and the signals -------------------------------------------------------------------------------- */
 
@@ -38,12 +30,13 @@ static volatile sig_atomic_t is_raw, got_interrupt, got_stop, got_continue, got_
 
 static void put(const char *bytes, size_t length)
 {
-    for (ssize_t n; length; bytes += n, length -= (size_t)n)
-        if ((n = write(STDOUT_FILENO, bytes, length)) < 0) {
-            if (errno != EINTR)
-                return; /* the terminal is gone: reading will tell */
-            n = 0;
-        }
+    while (length > 0) {
+        ssize_t n = write(STDOUT_FILENO, bytes, length);
+        if (n < 0 && errno != EINTR)
+            return; /* the terminal is gone, which the next read will notice */
+        bytes += MAX(n, 0);
+        length -= (size_t)MAX(n, 0);
+    }
 }
 
 static void leave_raw(void) /* async-signal-safe */
@@ -55,7 +48,7 @@ static void leave_raw(void) /* async-signal-safe */
     tcsetattr(STDIN_FILENO, TCSANOW, &mode_before);
 }
 
-/* Bytes come as they are typed and without echo; Ctrl-Z and Ctrl-\ stay signals. */
+/* From now on bytes arrive as they are typed and without echo. Ctrl-Z and Ctrl-\ stay signals. */
 static void enter_raw(void)
 {
     struct termios raw = mode_before;
@@ -72,20 +65,25 @@ static void enter_raw(void)
 
 static void on_event(int n)
 {
-    *(n == SIGINT ? &got_interrupt : n == SIGTSTP ? &got_stop : n == SIGCONT ? &got_continue : &got_resize) = 1;
+    switch (n) {
+    case SIGINT: got_interrupt = 1; break;
+    case SIGTSTP: got_stop = 1; break;
+    case SIGCONT: got_continue = 1; break;
+    default: got_resize = 1;
+    }
 }
 
 static void on_end(int n)
 {
     leave_raw();
-    raise(n); /* again after this handler, which is gone by then */
+    raise(n); /* with its default action, since SA_RESETHAND has removed this handler */
 }
 
-/* Those that a line read plainly needs, too, come first. */
+/* Plain reading watches the first, editing all; the first four are events, the others end the process. */
 static const int watched[] = {SIGINT, SIGTSTP, SIGCONT, SIGWINCH, SIGTERM, SIGHUP, SIGQUIT};
 enum { N_PLAIN = 1, N_EVENTS = 4, N_WATCHED = 7 };
 static struct sigaction actions_before[N_WATCHED];
-static sigset_t mask_before; /* lets events through */
+static sigset_t mask_before; /* does not block events */
 
 static void watch(int n)
 {
@@ -120,14 +118,14 @@ static void unwatch(int n)
 #define CONTROL(letter) ((letter) & 0x1f)
 enum { AT_END = -1, INTERRUPTED = -2, DISTURBED = -3, NOTHING = -4 }; /* instead of a byte */
 enum { KEY_ESCAPE = 0x1b, KEY_RUBOUT = 0x7f, KEY_DELETE = 0x100, KEY_PASTE, KEY_PASTE_END, KEY_UNKNOWN };
-enum { SOON = 50 }; /* milliseconds: what belongs together comes at once */
+enum { SOON = 50 }; /* milliseconds: the bytes of one key or character follow one another faster */
 
 static struct {
     char bytes[4096];
     size_t at, count;
 } input; /* typed or piped, and not yet used */
 
-/* 0 when there is input, else what there is instead. milliseconds: how long to wait; -1: for ever. */
+/* Wait at most so many milliseconds (-1: for ever) for input. Returns 0, or AT_END, INTERRUPTED, DISTURBED, NOTHING. */
 static int fill_input(int milliseconds)
 {
     struct timespec time = {0, milliseconds * 1000000L};
@@ -157,7 +155,7 @@ static int next_byte(int milliseconds)
     return result ? result : (unsigned char)input.bytes[input.at++];
 }
 
-/* The rest of a key that begins with an escape. */
+/* Read the rest of a key that begins with an escape. */
 static int read_escape(void)
 {
     static const struct {
@@ -177,7 +175,7 @@ static int read_escape(void)
         if (b >= 0x40 && b <= 0x7e)
             break;
     }
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+    for (size_t i = 0; i < COUNT_OF(keys); i++)
         if (!strcmp(sequence, keys[i].sequence))
             return keys[i].key;
     return KEY_UNKNOWN;
@@ -186,25 +184,25 @@ static int read_escape(void)
 /* ---- the screen -------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    size_t row; /* from the message's first */
+    size_t row; /* 0 is the message's first */
     int column;
 } Place;
 
 typedef struct {
     Text text;
-    size_t cursor; /* a byte's index */
+    size_t cursor; /* index of a byte */
     const char *prompt;
-    int indent;         /* its columns, which other lines leave free */
+    int indent;         /* columns of the prompt, which other lines leave free */
     int columns, lines; /* of the terminal */
-    size_t top;         /* first row that is shown */
-    size_t painted;     /* the cursor's row as painted last, from there */
+    size_t top;         /* the first row that is shown */
+    size_t painted;     /* where the cursor was painted last: rows below top */
     bool pasting;
-    int last;           /* key */
-    size_t recalled;    /* entry of the history that is shown; their number: none */
-    Text draft;         /* the message that was left for it */
+    int last;        /* the key before this one */
+    size_t recalled; /* the entry of the history that is shown; history.count: none */
+    Text draft;      /* the message that was being written before one was recalled */
 } Editor;
 
-/* The character at i; behind the end a space, which the cursor stands on. Returns its bytes. */
+/* The character at i and its width; at the end of the text a space, for the cursor to stand on. Returns its bytes. */
 static size_t character(const Editor *e, size_t i, uint32_t *c, int *width)
 {
     *c = ' ';
@@ -213,7 +211,7 @@ static size_t character(const Editor *e, size_t i, uint32_t *c, int *width)
     return n;
 }
 
-/* Takes p from the character at i, which stands there, to the one after it, and returns that one's index. */
+/* Move p from the character at i, which stands there, to the next one. Returns the index of that. */
 static size_t advance(const Editor *e, size_t i, Place *p)
 {
     uint32_t c;
@@ -237,7 +235,7 @@ static Place place_of(const Editor *e, size_t index)
     return p;
 }
 
-/* The last index in that row that is not beyond the column. */
+/* The index of the last character in that row which is not beyond the column. */
 static size_t index_at(const Editor *e, size_t row, int column)
 {
     Place p = {0, e->indent};
@@ -259,7 +257,7 @@ static void measure(Editor *e)
     e->lines = known && w.ws_row ? w.ws_row : 24;
 }
 
-/* Terminals break rows that have become too long: that moves the cursor away from the first one. */
+/* Terminals break rows that have become too long, which moves the cursor down: count the rows that it is below top. */
 static void resized(Editor *e)
 {
     Editor old = *e;
@@ -271,51 +269,57 @@ static void resized(Editor *e)
         bool newline = e->text.bytes[i] == '\n' && p.column > 0;
         i = advance(&old, i, &p);
         if (p.row > before.row && before.row >= e->top)
-            e->painted += (size_t)((before.column - newline) / e->columns) + 1;
+            e->painted += (size_t)((before.column - (newline ? 1 : 0)) / e->columns) + 1;
     }
+}
+
+static void add(Text *out, const char *text)
+{
+    xappend(out, text, strlen(text));
 }
 
 static void add_move(Text *out, size_t n, char direction)
 {
     char sequence[32];
-    if (n)
-        add(out, sequence, (size_t)snprintf(sequence, sizeof sequence, "\033[%zu%c", n, direction));
+    snprintf(sequence, sizeof sequence, "\033[%zu%c", n, direction);
+    add(out, n ? sequence : "");
 }
 
 static void add_prompt(const Editor *e, Text *out)
 {
     bool color = use_color(stdout);
-    add(out, "\033[1m", color ? 4 : 0);
-    add(out, e->prompt, strlen(e->prompt));
-    add(out, "\033[0m", color ? 4 : 0);
+    add(out, color ? "\033[1m" : "");
+    add(out, e->prompt);
+    add(out, color ? "\033[0m" : "");
 }
 
 static void paint(Editor *e)
 {
     Text out = {0};
     Place end = place_of(e, e->text.length), cursor = place_of(e, e->cursor), p = {0, e->indent};
-    size_t lines = (size_t)e->lines, most = end.row + 1 > lines ? end.row + 1 - lines : 0;
-    e->top = e->top > most ? most : e->top;
-    e->top = cursor.row < e->top ? cursor.row : cursor.row >= e->top + lines ? cursor.row - lines + 1 : e->top;
-    size_t bottom = end.row < e->top + lines ? end.row : e->top + lines - 1;
+    size_t lines = (size_t)e->lines;
+    e->top = MIN(e->top, MAX(end.row + 1, lines) - lines); /* no row stays empty while there are more rows above */
+    e->top = MIN(e->top, cursor.row);
+    e->top = MAX(e->top, MAX(cursor.row + 1, lines) - lines);
+    size_t bottom = MIN(end.row, e->top + lines - 1);
     add_move(&out, e->painted, 'A');
-    add(&out, "\r\033[J", 4);
+    add(&out, "\r\033[J");
     if (e->top == 0)
         add_prompt(e, &out);
     for (size_t i = 0, next; i < e->text.length && p.row <= bottom; i = next) {
         Place from = p;
         next = advance(e, i, &p);
         if (from.row >= e->top && e->text.bytes[i] == '\t')
-            add(&out, "    ", 4);
+            add(&out, "    ");
         else if (from.row >= e->top && e->text.bytes[i] != '\n')
-            add(&out, e->text.bytes + i, next - i);
+            xappend(&out, e->text.bytes + i, next - i);
         if (p.row > from.row && p.row >= e->top && p.row <= bottom) {
-            add(&out, "\r\n", p.row > e->top ? 2 : 0);
+            add(&out, p.row > e->top ? "\r\n" : "");
             add_move(&out, (size_t)p.column, 'C');
         }
     }
     add_move(&out, bottom - cursor.row, 'A');
-    add(&out, "\r", 1);
+    add(&out, "\r");
     add_move(&out, (size_t)cursor.column, 'C');
     e->painted = cursor.row - e->top;
     put(out.bytes, out.length);
@@ -344,7 +348,7 @@ static struct {
 static void insert(Editor *e, const char *bytes, size_t length)
 {
     size_t tail = e->text.length - e->cursor;
-    add(&e->text, bytes, length);
+    xappend(&e->text, bytes, length);
     memmove(e->text.bytes + e->cursor + length, e->text.bytes + e->cursor, tail);
     memcpy(e->text.bytes + e->cursor, bytes, length);
     e->cursor += length;
@@ -361,7 +365,7 @@ static void kill_text(Editor *e, size_t begin, size_t end)
 {
     if (begin < end) {
         killed.length = 0;
-        add(&killed, e->text.bytes + begin, end - begin);
+        xappend(&killed, e->text.bytes + begin, end - begin);
     }
     cut(e, begin, end);
 }
@@ -372,20 +376,20 @@ static void replace(Editor *e, const char *bytes, size_t length)
     insert(e, bytes, length);
 }
 
-/* The character that begins with byte b, unless it is a control character; what is no UTF-8 becomes U+FFFD. */
+/* Insert the character that begins with byte b, unless it is a control character. Invalid UTF-8 becomes U+FFFD. */
 static void insert_character(Editor *e, int b)
 {
     char bytes[4] = {(char)b};
-    size_t n = 1, size = b < 0xc2 ? 1 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : 4;
+    size_t n = 1, size = unicode_length((char)b);
     uint32_t c;
-    while (n < size && !fill_input(SOON) && (input.bytes[input.at] & 0xc0) == 0x80)
+    while (n < size && !fill_input(SOON) && unicode_is_continuation(input.bytes[input.at]))
         bytes[n++] = input.bytes[input.at++];
     unicode_decode(bytes, n, &c);
     if (c == '\t' || (c >= 0x20 && (c < 0x7f || c > 0x9f)))
         insert(e, bytes, unicode_encode(c, bytes));
 }
 
-/* The cursor's next place: behind the marks that stand on a character. */
+/* Where the cursor goes from i: over a character and the marks on it. */
 static size_t right_of(const Editor *e, size_t i)
 {
     uint32_t c;
@@ -402,7 +406,7 @@ static size_t left_of(const Editor *e, size_t i)
     for (int width = 0; i > 0 && c != '\n' && width == 0; character(e, i, &c, &width))
         do
             i--;
-        while (i > 0 && (e->text.bytes[i] & 0xc0) == 0x80);
+        while (i > 0 && unicode_is_continuation(e->text.bytes[i]));
     return i;
 }
 
@@ -416,7 +420,7 @@ static size_t word_left(const Editor *e)
     return i;
 }
 
-/* Of the line that the cursor is in. */
+/* The begin and the end of the line that the cursor is in. */
 static size_t line_begin(const Editor *e)
 {
     size_t i = e->cursor;
@@ -438,12 +442,12 @@ void line_remember(const Text *message)
     const Text *last = history.count ? &history.items[history.count - 1] : NULL;
     if (!message->length || (last && !strcmp(last->bytes, message->bytes)))
         return;
-    history.items = must(realloc(history.items, (history.count + 1) * sizeof *history.items));
+    history.items = xrealloc(history.items, (history.count + 1) * sizeof *history.items);
     history.items[history.count] = (Text){0};
-    add(&history.items[history.count++], message->bytes, message->length);
+    xappend(&history.items[history.count++], message->bytes, message->length);
 }
 
-/* To the row above or below; from the outermost one to the message before or after. */
+/* Move to the row above or below, or from the outermost row to the message before or after. */
 static void move_row(Editor *e, bool up)
 {
     Place cursor = place_of(e, e->cursor);
@@ -452,9 +456,9 @@ static void move_row(Editor *e, bool up)
     } else if (up ? e->recalled > 0 : e->recalled < history.count) {
         if (e->recalled == history.count) {
             e->draft.length = 0;
-            add(&e->draft, e->text.bytes, e->text.length);
+            xappend(&e->draft, e->text.bytes, e->text.length);
         }
-        e->recalled += up ? (size_t)-1 : 1;
+        e->recalled = up ? e->recalled - 1 : e->recalled + 1;
         const Text *shown = e->recalled == history.count ? &e->draft : &history.items[e->recalled];
         replace(e, shown->bytes, shown->length);
     }
@@ -462,7 +466,7 @@ static void move_row(Editor *e, bool up)
 
 /* ---- editing ----------------------------------------------------------------------------------------------------- */
 
-/* What a signal asked for; meanwhile the screen may have got other text. */
+/* Do what a signal asks for. The screen may show other text by then. */
 static void after_signal(Editor *e)
 {
     if (got_stop) {
@@ -472,7 +476,7 @@ static void after_signal(Editor *e)
         leave_raw();
         sigaction(SIGTSTP, &standard, &ours);
         pthread_sigmask(SIG_SETMASK, &mask_before, &mask);
-        raise(SIGTSTP); /* here the process stops, and goes on */
+        raise(SIGTSTP); /* the process stops here until it is continued */
         pthread_sigmask(SIG_SETMASK, &mask, NULL);
         sigaction(SIGTSTP, &ours, NULL);
         tcgetattr(STDIN_FILENO, &mode_before);
@@ -487,12 +491,13 @@ static void after_signal(Editor *e)
     got_stop = got_continue = got_resize = 0;
 }
 
-/* Return: true if it ends the message. */
+/* The Return key. True if it ends the message. */
 static bool end_line(Editor *e, int key)
 {
     bool continued = e->text.length && e->text.bytes[e->text.length - 1] == '\\';
     if (e->pasting) {
-        insert(e, "\n", key == '\n' && e->last == '\r' ? 0 : 1);
+        if (key != '\n' || e->last != '\r')
+            insert(e, "\n", 1);
     } else if (continued) {
         e->text.bytes[e->text.length - 1] = '\n';
         e->cursor = e->text.length;
@@ -564,34 +569,44 @@ static LineResult edit(Editor *e)
 
 /* ---- plain reading ----------------------------------------------------------------------------------------------- */
 
-/* A line; at a terminal it goes on after a backslash. */
+/* Append the rest of a line, without its \n. */
+static LineResult read_line(Text *out)
+{
+    for (;;) {
+        int result = fill_input(-1);
+        if (result == INTERRUPTED)
+            return LINE_INTERRUPTED;
+        if (result != 0)
+            return LINE_END;
+        const char *from = input.bytes + input.at, *newline = memchr(from, '\n', input.count - input.at);
+        size_t n = newline ? (size_t)(newline - from) : input.count - input.at;
+        xappend(out, from, n);
+        input.at += n + (newline ? 1 : 0);
+        if (newline)
+            return LINE_OK;
+    }
+}
+
+/* At a terminal the message goes on after a backslash at the end of a line. */
 static LineResult read_plain(const char *prompt, Text *out)
 {
     bool terminal = isatty(STDIN_FILENO);
-    for (bool whole = false; !whole;) {
+    for (;;) {
         if (terminal && isatty(STDERR_FILENO))
             fputs(out->length ? "... " : prompt, stderr);
-        do {
-            int result = fill_input(-1);
-            if (result)
-                return result == INTERRUPTED ? LINE_INTERRUPTED : out->length ? LINE_OK : LINE_END;
-            const char *from = input.bytes + input.at, *newline = memchr(from, '\n', input.count - input.at);
-            size_t n = newline ? (size_t)(newline - from) : input.count - input.at;
-            add(out, from, n);
-            input.at += newline ? n + 1 : n;
-            whole = newline;
-        } while (!whole);
-        if (terminal && out->length && out->bytes[out->length - 1] == '\\') {
-            out->bytes[out->length - 1] = '\n';
-            whole = false;
-        }
+        LineResult result = read_line(out);
+        if (result != LINE_OK)
+            return result == LINE_END && out->length ? LINE_OK : result;
+        if (!terminal || !out->length || out->bytes[out->length - 1] != '\\')
+            break;
+        out->bytes[out->length - 1] = '\n';
     }
     if (out->length && out->bytes[out->length - 1] == '\r')
         out->bytes[--out->length] = 0;
     return LINE_OK;
 }
 
-/* Standard input and output are a terminal that can move its cursor. */
+/* Are standard input and output a terminal that can move its cursor? */
 static bool can_edit(void)
 {
     const char *term = getenv("TERM");
@@ -605,14 +620,14 @@ LineResult line_read(const char *prompt, Text *out)
     LineResult result;
     fflush(stdout);
     out->length = 0;
-    add(out, "", 0);
-    add(&e.text, "", 0);
+    xappend(out, "", 0);
+    xappend(&e.text, "", 0);
     watch(edited ? N_WATCHED : N_PLAIN);
     if (edited) {
         enter_raw();
         measure(&e);
         result = edit(&e);
-        add(out, e.text.bytes, e.text.length);
+        xappend(out, e.text.bytes, e.text.length);
     } else {
         result = read_plain(prompt, out);
     }

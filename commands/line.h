@@ -3,16 +3,17 @@
 #define LINE_H
 
 #include "base/base.h"
-#include "tokenizer.h"
+#include "base/text.h"
 
 typedef enum { LINE_OK, LINE_END, LINE_INTERRUPTED } LineResult;
 
-/* The next message in *out (what was there goes), without its line end. On a terminal it may have several lines.
- * LINE_END: there is no more; LINE_INTERRUPTED: SIGINT, or Ctrl-C before anything was typed. The terminal is as before
- * on return, and whatever ends or stops the process meanwhile. Dies if memory runs out. */
+/* Read the next message into *out (what was there is dropped), without its line end. On a terminal it may have several
+ * lines. LINE_END: there are no more messages; LINE_INTERRUPTED: SIGINT, or Ctrl-C before anything was typed. On
+ * return, and when the process is stopped or ended meanwhile, the terminal is as it was before. Dies if memory runs
+ * out. */
 LineResult line_read(const char *prompt, Text *out);
 
-/* Arrow up brings it back. */
+/* Let the arrow keys bring this message back. */
 void line_remember(const Text *message);
 
 #endif

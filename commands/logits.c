@@ -1,20 +1,24 @@
-/* run logits: the likeliest next tokens, or the logits of every position as a file. */
-#include "commands/common.h"
+/* run logits: the most likely next tokens, or the logits of every position as a file. */
+#include "commands/likelihood.h"
+#include "commands/model.h"
+#include "commands/options.h"
+#include "commands/output.h"
+#include "commands/session.h"
+#include "commands/terminal.h"
 #include "kernels/vector.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-/* Logit, probability and a bar for each, at the width of the terminal. */
+/* Print logit, probability and a bar for each, as wide as the terminal. */
 static void print_table(const Session *s, const Ranked *best, size_t count)
 {
-    int width = terminal_width(stdout), token_columns = width < 70 ? 14 : 24, room = width - token_columns - 36;
+    int width = terminal_width(stdout), token_columns = width < 70 ? 14 : 24;
+    int room = MAX(MIN(width - token_columns - 36, 40), 4);
     const char *on = use_color(stdout) ? "\033[36m" : "", *off = use_color(stdout) ? "\033[0m" : "";
-    room = room > 40 ? 40 : room < 4 ? 4 : room;
     printf("%8s  %-*s %9s %9s\n", "id", token_columns, "token", "logit", "prob");
     for (size_t i = 0; i < count; i++) {
         printf("%8d  ", best[i].id);
-        print_token(stdout, s->tokenizer, best[i].id, token_columns);
+        print_token(s->tokenizer, best[i].id, token_columns);
         printf(" %9.4f %8.3f%%", (double)best[i].logit, 100 * best[i].probability);
         int bar = (int)(best[i].probability * room + 0.5);
         if (bar)
@@ -27,34 +31,16 @@ static void write_json(const Session *s, const Ranked *best, size_t count, size_
 {
     printf("{\"position\":%zu,\"top\":[", position);
     for (size_t i = 0; i < count; i++) {
-        printf("%s{\"id\":%d,\"token\":", i ? "," : "", best[i].id);
-        write_token_json(stdout, s->tokenizer, best[i].id);
-        printf(",\"logit\":");
-        json_write_double(stdout, (double)best[i].logit);
-        printf(",\"prob\":");
-        json_write_double(stdout, best[i].probability);
+        printf("%s{\"id\":%d", i ? "," : "", best[i].id);
+        write_token(",\"token\":", s->tokenizer, best[i].id);
+        write_number(",\"logit\":", (double)best[i].logit);
+        write_number(",\"prob\":", best[i].probability);
         putchar('}');
     }
     printf("]}\n");
 }
 
-/* float32, least significant byte first. */
-static void write_floats(FILE *f, const float *values, size_t n)
-{
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-    fwrite(values, sizeof *values, n, f);
-#else
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &values[i], sizeof bits);
-        const unsigned char bytes[4] = {(unsigned char)bits, (unsigned char)(bits >> 8), (unsigned char)(bits >> 16),
-                                        (unsigned char)(bits >> 24)};
-        fwrite(bytes, 1, sizeof bytes, f);
-    }
-#endif
-}
-
-/* Says where the first logits are that are no finite numbers. */
+/* Warn of the first of n positions whose logits are not finite. */
 static bool check_finite(const float *logits, size_t n, size_t vocab, size_t position)
 {
     for (size_t t = 0; t < n; t++) {
@@ -68,34 +54,34 @@ static bool check_finite(const float *logits, size_t n, size_t vocab, size_t pos
     return true;
 }
 
-/* Logits of every position [n][vocab]. */
+/* Write the logits of every position, [n][vocab], as float32, least significant byte first. */
 static void write_all(Session *s, const IdList *prompt, const char *path)
 {
     OutFile out;
     size_t vocab = s->model.config.vocab_size, block = s->state.block;
     bool finite = true;
-    if (is_model_file(&s->checkpoint, path))
+    char err[512];
+    if (model_has_file(&s->checkpoint, path))
         die(EXIT_FAILED, "--out: %s is a file of the model itself", path);
-    out_open(&out, path);
+    die_if(out_open(&out, path, err), err);
     for (size_t done = 0; done < prompt->count;) {
-        size_t step = prompt->count - done < block ? prompt->count - done : block;
+        size_t step = MIN(prompt->count - done, block);
         const float *logits = session_forward(s, prompt->items + done, step);
         finite = finite && check_finite(logits, step, vocab, done);
-        write_floats(out.f, logits, step * vocab);
-        if (ferror(out.f))
-            break;
+        if (fwrite(logits, sizeof *logits, step * vocab, out.stream) < step * vocab)
+            break; /* out_commit() tells why */
         done += step;
         progress("writing logits", done, prompt->count);
     }
     progress_end();
-    out_commit(&out);
+    die_if(out_commit(&out, err), err);
 }
 
 static void print_best(Session *s, const IdList *prompt, size_t top)
 {
-    size_t vocab = s->model.config.vocab_size, count = top < vocab ? top : vocab;
+    size_t vocab = s->model.config.vocab_size, count = MIN(top, vocab);
     const float *logits = session_forward(s, prompt->items, prompt->count);
-    Ranked *best = must(malloc(vocab * sizeof *best));
+    Ranked *best = xmalloc(vocab * sizeof *best);
     if (rank_logits(logits, vocab, count, best))
         die(EXIT_FAILED, "the logits at position %zu are not finite: NaN or infinity in the weights?",
             prompt->count - 1);
@@ -108,32 +94,32 @@ static void print_best(Session *s, const IdList *prompt, size_t top)
 
 int cmd_logits(int argc, char **argv)
 {
-    PromptArguments from = {0};
+    Prompt from = {0};
     const char *path = NULL;
-    size_t top = 10, length;
+    size_t top = 10;
     bool all = false;
     const Option options[] = {
-        {0, "top", "N", OPTION_COUNT, &top, "how many (10)"},
+        {0, "top", "N", OPTION_COUNT, &top, "list the N most likely tokens (default 10)"},
         PROMPT_OPTIONS(from),
-        {0, "all", NULL, OPTION_FLAG, &all, "the logits of every position, to the file of --out"},
-        {0, "out", "FILE", OPTION_TEXT, &path, "float32, little-endian, [position][vocabulary]; - is standard output"},
+        {0, "all", NULL, OPTION_FLAG, &all, "write the logits of every position to the file of --out"},
+        {0, "out", "FILE", OPTION_TEXT, &path,
+         "file for --all: float32, little-endian, [position][vocabulary]; - is standard output"},
         {0},
     };
-    int count = options_parse(argc, argv, options, true, NULL,
+    int count = options_parse(argc, argv, options, NULL,
                               "run logits \"The capital of France is\"\n"
                               "run logits --ids 9707,11 --top 3 --json\n"
                               "run logits --ids 9707,11 --all --out logits.f32\n");
-    arguments_at_most(count, 1, argv);
     if (all != (path != NULL))
-        usage_error("--all and --out FILE belong together");
+        usage_error("--all and --out FILE need each other");
     if (all && common.json)
-        usage_error("--all writes raw numbers, --json a document: one of them");
-    char *text = prompt_text(&from, count ? argv[1] : NULL, &length);
+        usage_error("give --all or --json, not both");
+    input_prompt(&from, count ? argv[1] : NULL);
 
     Session s;
     session_open(&s, !from.ids, all);
-    IdList prompt = session_prompt(&s, text, length, from.ids);
-    free(text);
+    IdList prompt = session_prompt(&s, &from);
+    text_free(&from.text);
     if (all)
         write_all(&s, &prompt, path);
     else

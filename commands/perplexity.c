@@ -1,21 +1,23 @@
-/* run perplexity: how well the model expects a text.
+/* run perplexity: how well the model predicts a text.
  *
  * The surprise of a token is -log p(token | those before it), in nats; nll is the mean over all tokens but the first of
  * each window, and perplexity is exp(nll): as if the model chose among that many equally likely tokens. */
 #include "base/threads.h"
-#include "commands/common.h"
+#include "commands/likelihood.h"
+#include "commands/options.h"
+#include "commands/output.h"
+#include "commands/session.h"
+#include "commands/terminal.h"
 #include "kernels/elementary.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-/* Surprises of a block: logits [n][vocab] against the ids that follow. */
 typedef struct {
-    const float *logits;
-    const int *next; /* [n] */
+    const float *logits; /* [n][vocab] */
+    const int *next;     /* [n] the ids that follow */
     size_t vocab;
-    double *surprise; /* [n]; -1: not finite */
+    double *surprise; /* [n] computed from these; -1: the logits are not finite */
 } Block;
 
 static void score_tokens(void *context, size_t begin, size_t end, int thread)
@@ -31,12 +33,12 @@ static void score_tokens(void *context, size_t begin, size_t end, int thread)
     }
 }
 
-/* Surprise of ids[1..n) into surprise[1..n), the cache starting empty. */
+/* Compute surprise[1..n) of ids[1..n), starting with an empty cache. */
 static void score_window(Session *s, const int *ids, size_t n, size_t window_start, double *surprise)
 {
     run_state_rewind(&s->state, 0);
     for (size_t done = 0; done + 1 < n;) {
-        size_t step = n - 1 - done < s->state.block ? n - 1 - done : s->state.block;
+        size_t step = MIN(n - 1 - done, s->state.block);
         Block b = {session_forward(s, ids + done, step), ids + done + 1, s->model.config.vocab_size,
                    surprise + done + 1};
         threads_for(step, 1, score_tokens, &b);
@@ -49,19 +51,19 @@ static void score_window(Session *s, const int *ids, size_t n, size_t window_sta
 }
 
 typedef struct {
-    double *surprise; /* [ids]; -1: the first of a window, which nothing predicts */
-    double nll;       /* mean of the others */
+    double *surprise; /* [ids]; -1: the first token of a window, which is not predicted */
+    double nll;       /* the mean of the others */
     size_t predicted, windows;
 } Score;
 
 static Score score_text(Session *s, const IdList *ids)
 {
-    Score score = {.surprise = must(malloc(ids->count * sizeof(double)))};
+    Score score = {.surprise = xmalloc(ids->count * sizeof(double))};
     size_t window = s->state.ctx;
     double sum = 0;
     for (size_t at = 0; at < ids->count; at += window, score.windows++) {
-        size_t n = ids->count - at < window ? ids->count - at : window;
-        check_ids(s, ids->items + at, n);
+        size_t n = MIN(ids->count - at, window);
+        session_check_ids(s, ids->items + at, n);
         score.surprise[at] = -1;
         score_window(s, ids->items + at, n, at, score.surprise + at);
         for (size_t i = at + 1; i < at + n; i++)
@@ -71,7 +73,7 @@ static Score score_text(Session *s, const IdList *ids)
     }
     progress_end();
     if (!score.predicted)
-        die(EXIT_FAILED, "windows of %zu token predict nothing: --ctx must be 2 or more", window);
+        die(EXIT_FAILED, "--ctx must be at least 2: the first token of a window is not predicted");
     score.nll = sum / (double)score.predicted;
     return score;
 }
@@ -96,7 +98,7 @@ static const char *color_of(double surprise)
     return levels[i].color;
 }
 
-/* The text itself, each token in the colour of its surprise. */
+/* Print the text itself, each token in the color of its surprise. */
 static void print_colored(const Session *s, const IdList *ids, const double *surprise)
 {
     for (size_t i = 0; i < ids->count; i++) {
@@ -107,7 +109,7 @@ static void print_colored(const Session *s, const IdList *ids, const double *sur
         fputs("\033[0m", stdout);
     }
     printf("\n\n");
-    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
+    for (size_t i = 0; i < COUNT_OF(levels); i++)
         printf("%s%s%s\033[0m", i ? "   " : "", levels[i].color, levels[i].meaning);
     printf("\n\n");
 }
@@ -125,7 +127,7 @@ static void print_tokens(const Session *s, const IdList *ids, const double *surp
         else
             printf("%8.4f", surprise[i]);
         printf("  %8d  ", ids->items[i]);
-        print_token(stdout, s->tokenizer, ids->items[i], 0);
+        print_token(s->tokenizer, ids->items[i], 0);
         putchar('\n');
     }
     putchar('\n');
@@ -133,15 +135,12 @@ static void print_tokens(const Session *s, const IdList *ids, const double *surp
 
 static void write_json(const Score *score, size_t n, bool tokens)
 {
-    printf("{\"tokens\":%zu,\"nll\":", score->predicted);
-    json_write_double(stdout, score->nll);
-    printf(",\"perplexity\":");
-    json_write_double(stdout, exp_f64(score->nll));
+    printf("{\"tokens\":%zu", score->predicted);
+    write_number(",\"nll\":", score->nll);
+    write_number(",\"perplexity\":", exp_f64(score->nll));
     printf(",\"windows\":%zu", score->windows);
-    for (size_t i = 0; tokens && i < n; i++) {
-        printf("%s", i ? "," : ",\"surprise\":[");
-        json_write_double(stdout, score->surprise[i] < 0 ? (double)NAN : score->surprise[i]);
-    }
+    for (size_t i = 0; tokens && i < n; i++)
+        write_number(i ? "," : ",\"surprise\":[", score->surprise[i] < 0 ? (double)NAN : score->surprise[i]);
     printf("%s}\n", tokens ? "]" : "");
 }
 
@@ -150,33 +149,31 @@ int cmd_perplexity(int argc, char **argv)
     const char *ids_text = NULL, *file = NULL;
     bool tokens = false;
     const Option options[] = {
-        {'f', "file", "FILE", OPTION_TEXT, &file, "the same as FILE"},
-        {0, "ids", "1,2,3", OPTION_TEXT, &ids_text, "token ids instead of a text; works without a tokenizer"},
-        {0, "tokens", NULL, OPTION_FLAG, &tokens, "each token's surprise; as colours on a terminal"},
+        {'f', "file", "FILE", OPTION_TEXT, &file, "same as FILE"},
+        {0, "ids", "1,2,3", OPTION_TEXT, &ids_text, "token ids instead of text; needs no tokenizer"},
+        {0, "tokens", NULL, OPTION_FLAG, &tokens, "print each token's surprise, on a terminal as colors"},
         {0},
     };
-    int count = options_parse(argc, argv, options, true, NULL,
+    int count = options_parse(argc, argv, options, NULL,
                               "run perplexity book.txt --ctx 2048\n"
                               "echo \"The sky is blue.\" | run perplexity --tokens\n"
                               "run perplexity --ids 9707,11,1879,0 --json\n");
-    arguments_at_most(count, 1, argv);
-    if ((count > 0) + !!file + !!ids_text > 1)
-        usage_error("FILE, --file and --ids: give one of them");
+    if (count + (file ? 1 : 0) + (ids_text ? 1 : 0) > 1)
+        usage_error("give only one of FILE, --file and --ids");
     IdList ids = {0};
-    size_t length = 0;
-    char *text = NULL, err[512];
+    Text text = {0};
+    char err[512];
     if (ids_text)
-        ids.items = parse_ids(ids_text, &ids.count);
-    else if (!(text = read_prompt(NULL, count ? argv[1] : file, &length)))
-        usage_error("no text: name a FILE, or give one on standard input");
+        ids = input_ids(ids_text);
+    else if (!input_text(&text, NULL, count ? argv[1] : file))
+        usage_error("no text: name a FILE, or give it on standard input");
 
     Session s;
     session_open(&s, !ids_text, true);
-    if (text && tokenizer_encode(s.tokenizer, text, length, true, &ids, err))
-        die(EXIT_FAILED, "%s", err);
-    free(text);
+    die_if(!ids_text && tokenizer_encode(s.tokenizer, text.bytes, text.length, true, &ids, err), err);
+    text_free(&text);
     if (ids.count < 2)
-        die(EXIT_FAILED, "a text of %zu token%s predicts nothing: it takes two", ids.count, ids.count == 1 ? "" : "s");
+        die(EXIT_FAILED, "the text has %zu token%s, but perplexity needs at least two", ids.count, plural(ids.count));
 
     Score score = score_text(&s, &ids);
     if (common.json) {

@@ -1,4 +1,4 @@
-/* generation_config.json -> SampleOptions. */
+/* generation_config.json -> GenerationConfig. */
 #include "generate/config.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ static int parse(const JsonLookup *f, GenerationConfig *c)
     o->greedy = !sample || o->temperature == 0;
     if (sample_options_check(o, err))
         return fail(f->err, "%.200s: %.200s", f->file, err);
-    if (o->temperature == 0)
+    if (o->temperature == 0) /* which is greedy; the other options then apply at temperature 1 */
         o->temperature = 1;
     return 0;
 }
@@ -37,7 +37,8 @@ static int parse(const JsonLookup *f, GenerationConfig *c)
 int generation_config_parse(GenerationConfig *c, const char *text, size_t length, const char *name, char err[512])
 {
     char why[512];
-    *c = (GenerationConfig){.sampling = {.greedy = true, .temperature = 1, .top_k = 50, .top_p = 1, .repeat_penalty = 1}};
+    *c = (GenerationConfig){
+        .sampling = {.greedy = true, .temperature = 1, .top_k = 50, .top_p = 1, .repeat_penalty = 1}};
     if (!text)
         return 0;
     JsonValue *root = json_parse(text, length, why);

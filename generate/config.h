@@ -1,4 +1,4 @@
-/* generation_config.json: how the model's makers recommend to choose tokens. */
+/* generation_config.json: how the model's makers recommend to choose tokens, and which tokens end an answer. */
 #ifndef GENERATE_CONFIG_H
 #define GENERATE_CONFIG_H
 
@@ -10,8 +10,8 @@ typedef struct {
     size_t n_eos;
 } GenerationConfig;
 
-/* The reference's defaults, then what the file's text says (NULL: there is none; greedy). name is what messages call it.
- * -1 and a sentence if a value is of the wrong kind or out of range. */
+/* Start from the reference's defaults and take over what the text of the file says; text is NULL if there is no file.
+ * `name` is the name of the file for messages. -1 and a sentence if a value is of the wrong kind or out of range. */
 int generation_config_parse(GenerationConfig *c, const char *text, size_t length, const char *name, char err[512]);
 
 #endif

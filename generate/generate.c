@@ -1,11 +1,12 @@
-/* The loop of generation: the prompt in blocks, then one token after the other. Their text goes out as soon as it is
- * certain: whole characters that cannot be the beginning of a stop text.
+/* The loop of generation: the prompt in blocks, then one token after the other. The text is passed on as soon as it is
+ * certain: when it is whole characters, and can't be the beginning of a stop text.
  */
 #include "generate/generate.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "base/clock.h"
 
 /* ---- text as it comes -------------------------------------------------------------------------------------------- */
 
@@ -16,8 +17,8 @@ typedef struct {
     const Tokenizer *tokenizer;
     const GenerateOptions *o;
     Generated *out;
-    Text raw;     /* bytes of the answer's tokens, whole characters or not */
-    size_t given; /* how many of them went out */
+    Text joined; /* the bytes of the answer's tokens */
+    size_t sent; /* how many of the bytes were passed on */
     double start;
     char *err;
 } Generation;
@@ -35,90 +36,87 @@ void generated_free(Generated *g)
     *g = (Generated){0};
 }
 
-/* Gives out the bytes up to `end`. 1: the receiver wants no more. */
-static int give_out(Generation *g, size_t end)
+/* Pass on the bytes up to `end`. Returns 1 if the receiver wants no more. */
+static int send_text(Generation *g, size_t end)
 {
     Text *text = &g->out->text;
     size_t before = text->length;
-    if (end <= g->given)
+    if (end <= g->sent)
         return 0;
-    if (text_append_replacing(text, g->raw.bytes + g->given, end - g->given))
+    if (text_append_replacing(text, g->joined.bytes + g->sent, end - g->sent))
         return fail(g->err, "out of memory for the text");
-    g->given = end;
+    g->sent = end;
     return g->o->on_text && g->o->on_text(g->o->context, text->bytes + before, text->length - before) ? 1 : 0;
 }
 
-/* Where the first stop text begins that ends behind `from`; SIZE_MAX: nowhere. */
+/* Where the first stop text begins among those that end behind `from`; SIZE_MAX if there is none. */
 static size_t find_stop(const Generation *g, size_t from)
 {
     size_t first = SIZE_MAX;
     for (size_t i = 0; i < g->o->n_stops; i++) {
-        size_t length = strlen(g->o->stops[i]), begin = from < length ? 0 : from - length + 1;
-        const char *at = length ? memmem(g->raw.bytes + begin, g->raw.length - begin, g->o->stops[i], length) : NULL;
-        if (at && (size_t)(at - g->raw.bytes) < first)
-            first = (size_t)(at - g->raw.bytes);
+        const char *stop = g->o->stops[i];
+        size_t length = strlen(stop), begin = from < length ? 0 : from - length + 1;
+        const char *at = length ? memmem(g->joined.bytes + begin, g->joined.length - begin, stop, length) : NULL;
+        if (at)
+            first = MIN(first, (size_t)(at - g->joined.bytes));
     }
     return first;
 }
 
 /* How many of the last bytes may be the beginning of a stop text. */
-static size_t stop_begun(const Generation *g)
+static size_t begun_stop(const Generation *g)
 {
     size_t most = 0;
     for (size_t i = 0; i < g->o->n_stops; i++) {
-        size_t length = strlen(g->o->stops[i]), n = length < g->raw.length + 1 ? length : g->raw.length + 1;
+        size_t n = MIN(strlen(g->o->stops[i]), g->joined.length + 1);
         while (n-- > most + 1)
-            if (memcmp(g->raw.bytes + g->raw.length - n, g->o->stops[i], n) == 0)
+            if (memcmp(g->joined.bytes + g->joined.length - n, g->o->stops[i], n) == 0)
                 most = n;
     }
     return most;
 }
 
-/* Text of one more token: what is certain of it goes out. 1 if that was the last one, with the reason set. */
+/* Add the text of one more token, and pass on what is certain. Returns 1, with the reason set, if the answer ends
+ * here. */
 static int add_text(Generation *g, int id)
 {
-    size_t length, before = g->raw.length;
+    size_t length, before = g->joined.length;
     if (!g->tokenizer || tokenizer_is_special(g->tokenizer, id))
         return 0;
     const char *piece = tokenizer_piece(g->tokenizer, id, &length);
     if (length == 0)
         return 0;
-    if (text_append(&g->raw, piece, length))
+    if (text_append(&g->joined, piece, length))
         return fail(g->err, "out of memory for the text");
     size_t stop = find_stop(g, before);
     if (stop != SIZE_MAX) {
-        g->raw.length = stop;
+        g->joined.length = stop;
         g->out->reason = FINISH_STOP;
         return 1;
     }
-    size_t certain = g->raw.length - stop_begun(g);
-    if (certain <= g->given)
+    size_t certain = g->joined.length - begun_stop(g);
+    if (certain <= g->sent)
         return 0;
-    int result = give_out(g, g->given + text_complete_prefix(g->raw.bytes + g->given, certain - g->given));
-    if (result > 0)
+    int status = send_text(g, g->sent + text_complete_prefix(g->joined.bytes + g->sent, certain - g->sent));
+    if (status > 0)
         g->out->reason = FINISH_INTERRUPTED;
-    return result;
+    return status;
 }
 
 /* ---- generation -------------------------------------------------------------------------------------------------- */
 
-static double seconds_now(void)
+/* Whether generation was interrupted or has taken too long; sets the reason. */
+static bool must_stop(const Generation *g)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-/* 1 if it is time to stop, with the reason set. */
-static int must_stop(const Generation *g)
-{
-    if (g->o->interrupted && *g->o->interrupted)
+    if (g->o->interrupted && *g->o->interrupted) {
         g->out->reason = FINISH_INTERRUPTED;
-    else if (g->o->max_seconds > 0 && seconds_now() - g->start >= g->o->max_seconds)
+        return true;
+    }
+    if (g->o->max_seconds > 0 && clock_seconds() - g->start >= g->o->max_seconds) {
         g->out->reason = FINISH_TIME;
-    else
-        return 0;
-    return 1;
+        return true;
+    }
+    return false;
 }
 
 static int run(Generation *g, const int *tokens, size_t n)
@@ -129,14 +127,14 @@ static int run(Generation *g, const int *tokens, size_t n)
     return 0;
 }
 
-/* Feeds what the cache does not hold yet: one token at least, since its logits are wanted. 1 if it was stopped. */
+/* Feed what the cache does not hold yet, and the last token in any case: its logits are needed. Returns 1 if generation
+ * must stop. */
 static int feed_prompt(Generation *g, const int *prompt, size_t n, size_t *last_block)
 {
     if (g->s->pos >= n)
         run_state_rewind(g->s, n - 1);
     for (size_t begin = g->s->pos; g->s->pos < n;) {
-        size_t rest = n - g->s->pos;
-        *last_block = rest < g->s->block ? rest : g->s->block;
+        *last_block = MIN(n - g->s->pos, g->s->block);
         if (must_stop(g))
             return 1;
         if (run(g, prompt + g->s->pos, *last_block))
@@ -149,13 +147,13 @@ static int feed_prompt(Generation *g, const int *prompt, size_t n, size_t *last_
 
 static bool is_end(const GenerateOptions *o, int id)
 {
-    bool found = false;
     for (size_t i = 0; i < o->n_eos; i++)
-        found |= o->eos_ids[i] == id;
-    return found && !o->ignore_eos;
+        if (o->eos_ids[i] == id)
+            return !o->ignore_eos;
+    return false;
 }
 
-/* Chooses a token and takes it into the answer. 1 if it was the last one. */
+/* Choose a token and add it to the answer. Returns 1, with the reason set, if it is the last one. */
 static int choose_token(Generation *g, float *logits)
 {
     Generated *out = g->out;
@@ -169,45 +167,47 @@ static int choose_token(Generation *g, float *logits)
         out->reason = FINISH_END;
         return 1;
     }
-    int result = add_text(g, id);
-    if (result == 0 && out->ids.count >= g->o->max_tokens) {
+    int status = add_text(g, id);
+    if (status == 0 && out->ids.count >= g->o->max_tokens) {
         out->reason = FINISH_LENGTH;
         return 1;
     }
-    return result;
+    return status;
 }
 
-/* Prompt, first token, then each token after the one before. */
+/* The prompt, the first token, then each token after the one before. */
 static int answer(Generation *g, const int *prompt, size_t n_prompt)
 {
     RunState *s = g->s;
-    size_t block = 1;
-    int result = feed_prompt(g, prompt, n_prompt, &block);
-    double first = seconds_now();
+    size_t last_block = 1;
+    int status = feed_prompt(g, prompt, n_prompt, &last_block);
+    double first = clock_seconds();
     g->out->prompt_seconds = first - g->start;
-    if (result == 0 && g->o->max_tokens == 0) {
+    if (status)
+        return status < 0 ? -1 : 0;
+    if (g->o->max_tokens == 0) {
         g->out->reason = FINISH_LENGTH;
         return 0;
     }
-    if (result == 0)
-        result = choose_token(g, s->logits + (s->all_logits ? (block - 1) * g->m->config.vocab_size : 0));
-    while (result == 0 && !must_stop(g)) {
+    /* with all_logits there is a row for each token of the block */
+    status = choose_token(g, s->logits + (s->all_logits ? (last_block - 1) * g->m->config.vocab_size : 0));
+    while (status == 0 && !must_stop(g)) {
         int id = g->out->ids.items[g->out->ids.count - 1];
         if (s->pos == s->ctx) {
             g->out->reason = FINISH_CONTEXT;
             break;
         }
-        result = run(g, &id, 1) ? -1 : choose_token(g, s->logits);
+        status = run(g, &id, 1) ? -1 : choose_token(g, s->logits);
     }
-    g->out->seconds = seconds_now() - first;
-    return result < 0 ? -1 : 0;
+    g->out->seconds = clock_seconds() - first;
+    return status < 0 ? -1 : 0;
 }
 
 int generate(Model *m, RunState *s, Sampler *sampler, const Tokenizer *t, const int *prompt, size_t n_prompt,
              const GenerateOptions *o, Generated *out, char err[512])
 {
     Generation g = {
-        .m = m, .s = s, .sampler = sampler, .tokenizer = t, .o = o, .out = out, .start = seconds_now(), .err = err};
+        .m = m, .s = s, .sampler = sampler, .tokenizer = t, .o = o, .out = out, .start = clock_seconds(), .err = err};
     *out = (Generated){0};
     if (n_prompt == 0)
         return fail(err, "the prompt has no tokens");
@@ -215,13 +215,13 @@ int generate(Model *m, RunState *s, Sampler *sampler, const Tokenizer *t, const 
         return fail(err, "the prompt has %zu tokens, but the context holds %zu", n_prompt, s->ctx);
     for (size_t i = 0; i < n_prompt; i++) {
         if (prompt[i] < 0 || (size_t)prompt[i] >= m->config.vocab_size)
-            return fail(err, "token %zu of the prompt is %d, but the model knows 0 to %zu", i, prompt[i],
-                        m->config.vocab_size - 1);
+            return fail(err, "token %zu of the prompt has the id %d, but the model has only the ids 0 to %zu", i,
+                        prompt[i], m->config.vocab_size - 1);
         sampler_accept(sampler, prompt[i]);
     }
-    int result = answer(&g, prompt, n_prompt);
-    if (result == 0 && give_out(&g, g.raw.length) < 0)
-        result = -1;
-    text_free(&g.raw);
-    return result;
+    int status = answer(&g, prompt, n_prompt);
+    if (status == 0 && send_text(&g, g.joined.length) < 0)
+        status = -1;
+    text_free(&g.joined);
+    return status;
 }

@@ -1,4 +1,4 @@
-/* From a prompt to an answer: the loop around forward() and the sampler, what ends it, and text as it comes. */
+/* From a prompt to an answer: the loop around forward() and the sampler, what ends it, and the text as it comes. */
 #ifndef GENERATE_H
 #define GENERATE_H
 
@@ -6,36 +6,45 @@
 #include "net.h"
 #include "tokenizer.h"
 
-typedef enum { FINISH_END, FINISH_LENGTH, FINISH_STOP, FINISH_CONTEXT, FINISH_TIME, FINISH_INTERRUPTED } FinishReason;
+/* What ended an answer. */
+typedef enum {
+    FINISH_END,        /* an end token was chosen */
+    FINISH_LENGTH,     /* max_tokens were chosen */
+    FINISH_STOP,       /* the text has come to a stop text */
+    FINISH_CONTEXT,    /* the context is full */
+    FINISH_TIME,       /* max_seconds are over */
+    FINISH_INTERRUPTED /* *interrupted was set, or on_text wanted no more */
+} FinishReason;
 const char *finish_reason_name(FinishReason r); /* "end", "length", "stop", "context", "time", "interrupted" */
 
 typedef struct {
-    size_t max_tokens;        /* SIZE_MAX: until an end token or the context is full */
-    double max_seconds;       /* 0: no limit */
+    size_t max_tokens;        /* SIZE_MAX: no limit */
+    double max_seconds;       /* from the call on; 0: no limit */
     const char *const *stops; /* texts that end the answer and are not part of it */
     size_t n_stops;
-    const int *eos_ids;
+    const int *eos_ids; /* tokens that end the answer, unless ignore_eos */
     size_t n_eos;
     bool ignore_eos;
-    const volatile int *interrupted; /* set by a signal handler; may be NULL */
-    /* Text of the answer as it comes, whole characters only, held back while it may begin a stop text; may be NULL.
-     * Returns 0 to go on, else generation stops (FINISH_INTERRUPTED). */
+    const volatile int *interrupted; /* a signal handler may set it; may be NULL */
+    /* Called with the text of the answer as it comes: whole characters only, and nothing that may turn out to be part
+     * of a stop text. Generation stops if it returns anything but 0. May be NULL. */
     int (*on_text)(void *context, const char *bytes, size_t length);
-    /* After each prefill block: tokens done of total. May be NULL. */
+    /* Called after each block of the prompt: `done` of `total` tokens are in the cache. May be NULL. */
     void (*on_prefill)(void *context, size_t done, size_t total);
     void *context;
 } GenerateOptions;
 
 typedef struct {
-    IdList ids; /* new tokens, the end token included */
-    Text text;  /* their text without special tokens and without the stop text */
+    IdList ids; /* the tokens that were chosen, the end token included */
+    Text text;  /* their text, without special tokens and without the stop text */
     FinishReason reason;
-    double prompt_seconds, seconds; /* prefill; the tokens after the first */
+    double prompt_seconds, seconds; /* for the prompt; for all tokens after the first */
 } Generated;
 void generated_free(Generated *g);
 
-/* Feeds prompt ids (those beyond s->pos are new) in blocks, then samples until something ends it. tokenizer may be NULL
- * (no text). Afterwards the cache holds every token but the last one chosen. max_seconds count from the call on. */
+/* Feed the prompt to the network in blocks, except for the s->pos tokens that the cache holds already, and then choose
+ * one token after the other until something ends the answer. Without a tokenizer (NULL) there is no text. Afterwards
+ * the cache holds all tokens but the last one chosen. -1 and a sentence on failure; *out must be freed in any case. */
 int generate(Model *m, RunState *s, Sampler *sampler, const Tokenizer *t, const int *prompt, size_t n_prompt,
              const GenerateOptions *o, Generated *out, char err[512]);
 

@@ -1,29 +1,27 @@
 /* Logits -> the next token.
  *
- * The logits l_i of the ids go through these steps, each optional and in this order, as in the reference:
+ * The logits l_i of all ids i go through these steps. Each is optional, and the order is that of the reference:
  *
- *     repeat penalty r   ids that have occurred: l_i / r if l_i > 0, else l_i * r
+ *     repeat penalty r   of ids that have occurred: l_i / r if l_i > 0, else l_i * r
  *     temperature T      l_i / T
- *     top-k              only the k highest, and what equals the lowest of them
- *     weights            w_i = exp(l_i - the highest)                   the likeliest id weighs 1
- *     top-p              only the heaviest that together reach the share p: an id stays if those above it do not
- *     min-p              only weights of at least p
- *     draw               a random point on the line on which the weights lie one after the other, in order of ids
+ *     top-k              keep the k highest, and all that equal the lowest of them
+ *     weights            w_i = exp(l_i - the highest), so that the likeliest id weighs 1
+ *     top-p              keep the heaviest that together have the share p of all weight: an id is kept as long as
+ *                        those above it do not have that share yet
+ *     min-p              keep weights of at least p
+ *     draw               the weights lie one after the other on a line, in order of ids: a random point is in one
  *
- * Greedy: the highest after the penalty. Nothing is sorted: top-k and top-p need to know one value only, the lowest
- * that stays, and threshold() finds it in three passes.
+ * Greedy takes the highest logit after the penalty. Nothing is sorted: for top-k and top-p it is enough to know the
+ * lowest value that is kept, and threshold() finds it in three passes.
  *
- * Random numbers, exp and the order of every sum are our own: the same seed gives the same text on every machine.
+ * Random numbers, exp and the order of each sum are our own: the same seed gives the same text on every machine.
  */
 #include "generate/sample.h"
 
-#include <float.h>
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/elementary.h"
 #include "kernels/vector.h"
@@ -62,7 +60,7 @@ static uint64_t next_random(uint64_t s[4])
     return result;
 }
 
-/* splitmix64: four numbers from one. */
+/* Make four numbers from one, by splitmix64. */
 static void seed_random(uint64_t s[4], uint64_t seed)
 {
     for (int i = 0; i < 4; i++) {
@@ -75,17 +73,18 @@ static void seed_random(uint64_t s[4], uint64_t seed)
 
 /* ---- sampler ----------------------------------------------------------------------------------------------------- */
 
-#define PIECE 64 /* logits whose maximum is taken together */
+#define BLOCK 64 /* logits, of which the highest one is noted */
 
 int sampler_init(Sampler *s, const SampleOptions *options, size_t vocab, size_t usable, char err[512])
 {
-    *s = (Sampler){.options = *options, .vocab = vocab, .usable = usable < vocab ? usable : vocab};
+    *s = (Sampler){.options = *options, .vocab = vocab, .usable = MIN(usable, vocab)};
     if (sample_options_check(options, err))
         return -1;
     if (s->usable == 0 || vocab > INT_MAX)
-        return fail(err, "found a vocabulary of %zu rows and %zu ids, expected 1 to %d", vocab, usable, INT_MAX);
+        return fail(err, "the model has %zu logits and the tokenizer %zu ids; both must be from 1 to %d", vocab, usable,
+                    INT_MAX);
     s->seen = malloc(vocab);
-    s->candidates = calloc(s->usable + s->usable / PIECE + 1, sizeof *s->candidates);
+    s->candidates = calloc(s->usable + s->usable / BLOCK + 1, sizeof *s->candidates);
     if (!s->seen || !s->candidates) {
         sampler_free(s);
         return fail(err, "out of memory to sample from %zu ids", vocab);
@@ -125,7 +124,7 @@ static void apply_penalty(const Sampler *s, float *logits)
     }
 }
 
-/* What is wrong with logits whose highest is no finite number. */
+/* Say what is wrong with logits of which the highest is not a finite number. */
 static int fail_logits(const Sampler *s, const float *logits, char err[512])
 {
     for (size_t i = 0; i < s->usable; i++)
@@ -134,7 +133,8 @@ static int fail_logits(const Sampler *s, const float *logits, char err[512])
     return fail(err, "the logits of all %zu tokens are -infinity", s->usable);
 }
 
-/* Floats in the order of their bits as unsigned integers, and back. */
+/* The rank of a float is an unsigned integer made of its bits, such that ranks are in the order of the floats: of
+ * negative ones all bits are flipped, of others the sign. */
 static uint32_t rank_of(float x)
 {
     uint32_t bits;
@@ -142,7 +142,7 @@ static uint32_t rank_of(float x)
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-static float of_rank(uint32_t rank)
+static float float_of_rank(uint32_t rank)
 {
     uint32_t bits = rank >> 31 ? rank & 0x7fffffffu : ~rank;
     float x;
@@ -150,100 +150,112 @@ static float of_rank(uint32_t rank)
     return x;
 }
 
-/* The highest value t such that the candidates of at least t measure `share` or more (if rounding denies that: the
- * lowest). A candidate measures its weight or, by_count, 1. *above: what those higher than t measure. The bits of t's
- * rank are found from the top, 11, 11 and 10 at a time: in each pass every candidate that agrees so far adds to the sum
- * of its next bits. */
+/* Find where candidates would be cut if they were sorted: the highest weight t such that those of t or more together
+ * reach `share`. By count each of them counts 1, else its weight. Of the weights 5 4 4 1, a share of 2 by count gives t
+ * = 4; so does a share of 8 by weight. *above becomes what those heavier than t have: 1 by count, 5 by weight. If
+ * rounding keeps all of them from reaching the share, t is the lowest weight.
+ *
+ * The rank of t is found like a number in a phone book, its first digits first. Its upper 11 bits: add up all
+ * candidates in 2048 sums, by these bits of their ranks, and go down from the highest sum until the share is reached.
+ * The next 11 bits: do the same with the candidates that have these upper bits, to tell where within that sum the share
+ * is reached. Then the last 10. */
 static float threshold(const Candidate *c, size_t n, double share, bool by_count, double *above)
 {
+    enum { SUMS = 2048 };
     static const int shifts[] = {21, 10, 0};
-    uint32_t found = 0, mask = 0;
+    uint32_t found = 0, mask = 0; /* the bits of the rank of t that are known, and which they are */
     *above = 0;
     for (int pass = 0; pass < 3; pass++) {
-        double sums[2048] = {0}, total = *above;
+        double sums[SUMS] = {0}, total = *above;
         uint32_t bits = 0;
         for (size_t i = 0; i < n; i++) {
             uint32_t rank = rank_of(c[i].weight);
             if ((rank & mask) == found)
-                sums[rank >> shifts[pass] & 2047] += by_count ? 1 : (double)c[i].weight;
+                sums[rank >> shifts[pass] & (SUMS - 1)] += by_count ? 1 : (double)c[i].weight;
         }
-        for (uint32_t b = 2048; b-- > 0 && total < share;)
+        for (uint32_t b = SUMS; b-- > 0 && total < share;)
             if (sums[b] > 0) {
                 bits = b;
                 *above = total;
                 total += sums[b];
             }
         found |= bits << shifts[pass];
-        mask |= 2047u << shifts[pass];
+        mask |= (uint32_t)(SUMS - 1) << shifts[pass];
     }
-    return of_rank(found);
+    return float_of_rank(found);
 }
 
+/* Keep the candidates that weigh at least `lowest`, and return how many they are. */
 static size_t keep_from(Candidate *c, size_t n, float lowest)
 {
     size_t kept = 0;
-    for (size_t i = 0; i < n; i++) { /* no branch that could be guessed wrongly */
+    for (size_t i = 0; i < n; i++) {
         c[kept] = c[i];
-        kept += c[i].weight >= lowest;
+        if (c[i].weight >= lowest)
+            kept++;
     }
     return kept;
 }
 
-/* Of ids that weigh as much as the last one that stays, the reference keeps the highest: its sort puts them last. */
+/* Keep the heaviest that have the share p. If several ids weigh as much as the last one that is kept, the reference
+ * keeps the highest of these ids: its sort puts them last. */
 static size_t keep_top_p(Candidate *c, size_t n, double p)
 {
     double total = 0, above;
-    size_t equals = 0;
     for (size_t i = 0; i < n; i++)
         total += (double)c[i].weight;
-    double share = fmax(p * total, DBL_MIN); /* at least one stays */
-    /* ids that weigh less than the rest / n do not make up the rest even together: the others have the share already */
+    double share = fmax(p * total, DBL_MIN); /* at least one is kept */
+    /* what weighs less than the rest / n is not needed: n of these weigh less than the rest, so the others have the
+     * share */
     n = keep_from(c, n, (float)((total - share) / (double)n) * 0.999f);
     float lowest = threshold(c, n, share, false, &above);
+    size_t dropped = 0; /* of those that weigh `lowest` */
     for (size_t i = 0; i < n; i++)
-        equals += c[i].weight == lowest;
-    for (; equals > 0 && above < share; above += (double)lowest)
-        equals--; /* one more of them stays */
-    for (size_t i = 0; equals > 0; i++)
+        if (c[i].weight == lowest)
+            dropped++;
+    for (; dropped > 0 && above < share; above += (double)lowest)
+        dropped--;
+    for (size_t i = 0; dropped > 0; i++)
         if (c[i].weight == lowest) {
             c[i].weight = 0;
-            equals--; /* one of the others goes */
+            dropped--;
         }
     return keep_from(c, n, lowest);
 }
 
-/* The highest logit of each piece, behind the candidates, and of all: NaN if one is there. */
+/* The highest of all logits, NaN if one of them is NaN. Notes the highest of each block behind the candidates. */
 static float find_highest(const Sampler *s, const float *logits)
 {
-    Candidate *pieces = s->candidates + s->usable;
+    Candidate *blocks = s->candidates + s->usable;
     float best = -INFINITY;
-    bool nan = false;
-    for (size_t i = 0; i < s->usable; i += PIECE) {
-        float highest = max_f32(logits + i, s->usable - i < PIECE ? s->usable - i : PIECE);
-        pieces[i / PIECE] = (Candidate){highest, 0};
-        nan |= isnan(highest);
-        best = highest > best ? highest : best;
+    for (size_t i = 0; i < s->usable; i += BLOCK) {
+        float highest = max_f32(logits + i, MIN(s->usable - i, BLOCK));
+        if (isnan(highest))
+            return NAN;
+        blocks[i / BLOCK] = (Candidate){highest, 0};
+        best = MAX(best, highest);
     }
-    return nan ? NAN : best;
+    return best;
 }
 
-/* Temperature and top-k: the ids that are left, weighing their logit / temperature for now. At least k logits reach the
- * k-th highest of the pieces' highest ones, so that lower ones, and most pieces whole, need no second look. */
+/* Temperature and top-k: keep ids, with their logit / temperature as weight for now. The k-th highest of the blocks'
+ * highest logits is a lower bound: k logits are at least as high. Most blocks have none of these, and are skipped as a
+ * whole. */
 static size_t keep_top_k(const Sampler *s, const float *logits)
 {
-    size_t k = s->options.top_k, n = 0, n_pieces = (s->usable + PIECE - 1) / PIECE;
-    Candidate *c = s->candidates, *pieces = c + s->usable;
+    size_t k = s->options.top_k, n = 0, n_blocks = (s->usable + BLOCK - 1) / BLOCK;
+    Candidate *c = s->candidates, *blocks = c + s->usable;
     float t = s->options.temperature, bound = -INFINITY;
     double above;
-    if (k > 0 && k < n_pieces)
-        bound = threshold(pieces, n_pieces, (double)k, true, &above) / t;
-    for (size_t begin = 0; begin < s->usable; begin += PIECE) {
-        size_t end = begin + PIECE < s->usable ? begin + PIECE : s->usable;
-        if (pieces[begin / PIECE].weight / t < bound)
+    if (k > 0 && k < n_blocks)
+        bound = threshold(blocks, n_blocks, (double)k, true, &above) / t;
+    for (size_t begin = 0; begin < s->usable; begin += BLOCK) {
+        if (blocks[begin / BLOCK].weight / t < bound)
             continue;
-        for (size_t i = begin; i < end; i++) {
+        for (size_t i = begin; i < MIN(begin + BLOCK, s->usable); i++) {
             c[n] = (Candidate){logits[i] / t, (int)i};
-            n += c[n].weight >= bound;
+            if (c[n].weight >= bound)
+                n++;
         }
     }
     return k > 0 && k < n ? keep_from(c, n, threshold(c, n, (double)k, true, &above)) : n;
@@ -257,7 +269,7 @@ int sampler_candidates(Sampler *s, float *logits, size_t *n, char err[512])
     float best = find_highest(s, logits), highest = best / o->temperature;
     if (!isfinite(best))
         return fail_logits(s, logits, err);
-    if (!isfinite(highest)) { /* as cold as that, only the best one has any weight */
+    if (!isfinite(highest)) { /* so cold that only the best one has any weight */
         c[0] = (Candidate){1, (int)argmax_f32(logits, s->usable, NULL)};
         *n = 1;
         return 0;

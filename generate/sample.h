@@ -4,20 +4,21 @@
 
 #include "base/base.h"
 
-/* How to choose. Steps in the reference's order: repeat penalty, temperature, top-k, top-p, min-p, then a draw. */
+/* How to choose. The steps are in the reference's order: repeat penalty, temperature, top-k, top-p, min-p, draw. */
 typedef struct {
-    bool greedy;          /* the highest logit, the lowest id among equals */
+    bool greedy;          /* choose the highest logit, and the lowest id among equals */
     float temperature;    /* 0: greedy */
     size_t top_k;         /* 0: off */
-    float top_p;          /* [0, 1]; 1: off. 0 keeps the best one */
-    float min_p;          /* [0, 1]; 0: off */
-    float repeat_penalty; /* > 0; 1: off. Each id of prompt and answer once: logits > 0 divided, others multiplied */
+    float top_p;          /* 0 to 1; 1: off; 0 leaves the likeliest one */
+    float min_p;          /* 0 to 1; 0: off */
+    float repeat_penalty; /* > 0; 1: off */
     uint64_t seed;
 } SampleOptions;
 
-int sample_options_check(const SampleOptions *o, char err[512]); /* ranges; the sentence names the option */
+/* -1 and a sentence that names the option if one is out of range. */
+int sample_options_check(const SampleOptions *o, char err[512]);
 
-/* An id that may be chosen, and how likely it is: the likeliest weighs 1. */
+/* An id that may be chosen, and how likely that is compared with the likeliest one, which weighs 1. */
 typedef struct {
     float weight;
     int id;
@@ -25,21 +26,21 @@ typedef struct {
 
 typedef struct {
     SampleOptions options;
-    uint64_t state[4];     /* xoshiro256**, seeded by splitmix64: the same numbers on every machine */
-    size_t vocab;          /* rows of the head */
-    size_t usable;         /* ids the tokenizer knows; those from here on are never chosen */
-    unsigned char *seen;   /* [vocab], 1: the id has occurred */
-    Candidate *candidates; /* [usable], and some scratch behind them */
+    uint64_t state[4];     /* of the random numbers: xoshiro256**, the same on every machine */
+    size_t vocab;          /* how many logits there are */
+    size_t usable;         /* how many ids the tokenizer knows; those beyond are never chosen */
+    unsigned char *seen;   /* [vocab], 1 if the id has occurred */
+    Candidate *candidates; /* [usable], and behind them one for each block of logits */
 } Sampler;
 
 int sampler_init(Sampler *s, const SampleOptions *options, size_t vocab, size_t usable, char err[512]);
 void sampler_free(Sampler *s);
-void sampler_reset(Sampler *s);             /* seed and seen as at the start */
-void sampler_accept(Sampler *s, int token); /* the id is part of the context from now on */
-/* Chooses from logits [vocab], which are overwritten. -1 and a sentence if a usable one is NaN or infinite, or all are
- * -infinity. */
+void sampler_reset(Sampler *s);             /* go back to the seed and forget what has occurred */
+void sampler_accept(Sampler *s, int token); /* the token occurs in the prompt or the answer */
+/* Choose a token by its logits [vocab], which are overwritten. -1 and a sentence if one of them is NaN or infinite, or
+ * if all are -infinity; those beyond `usable` don't matter. */
 int sampler_next(Sampler *s, float *logits, char err[512]);
-/* Everything before the draw, not greedy: candidates[0..*n) are what is left, in order of ids. */
+/* All steps but the draw, for options that are not greedy: candidates[0..*n) are what is left, in order of ids. */
 int sampler_candidates(Sampler *s, float *logits, size_t *n, char err[512]);
 
 #endif

@@ -1,22 +1,60 @@
-/* Inside matmul: what the driver in matmul.c asks of a kernel, and which kernels there are. Not for other rooms. */
-#ifndef MATMUL_KERNELS_H
-#define MATMUL_KERNELS_H
+/* What matmul.c, its kernels in matmul_x86.c and matmul_neon.c, and quantize.c share; not for other modules. */
+#ifndef MATMUL_INTERNAL_H
+#define MATMUL_INTERNAL_H
 
 #include "base/base.h"
 #include "base/cpu.h"
+#include "kernels/common_internal.h"
 #include "kernels/matmul.h"
 
-#define LANES 16        /* running sums of a dot product */
-#define GROUP 32        /* weights that share a scale */
-#define SIDE_BY_SIDE 16 /* rows of a quantised matrix that lie interleaved */
-#define PANEL_ROWS 128  /* rows that many vectors meet at a time */
-#define TILE_TOKENS 48  /* vectors that meet them at a time */
+/* ---- how Q8 and Q4 lie in memory --------------------------------------------------------------------------------- */
+
+#define GROUP 32      /* weights of a row that share a scale */
+#define BLOCK_ROWS 16 /* rows that lie interleaved */
+
+/* A matrix is stored in blocks of BLOCK_ROWS rows, so that a vector instruction that multiplies bytes and adds them in
+ * fours leaves sixteen rows' sums side by side. A block holds its groups in pairs, aligned to 64 bytes, and is read in
+ * one stream:
+ *
+ *     scales   [2][row]             FP16
+ *     weights  [2][k / 4][row][4]   a byte each:
+ *                                   Q8: weight k + 128, k = 0..31
+ *                                   Q4: weight k + 8 in the lower half, weight k + 16 + 8 in the upper, k = 0..15
+ *
+ * Rows that the last block lacks are zeros, and so is a group that the last pair lacks. */
+static inline size_t weights_bytes(WeightType type) /* of a group */
+{
+    return (type == WEIGHT_Q4 ? GROUP / 2 : GROUP) * (size_t)BLOCK_ROWS;
+}
+
+static inline size_t scales_at(WeightType type, size_t group)
+{
+    return group / 2 * (64 + 2 * weights_bytes(type)) + group % 2 * 2 * BLOCK_ROWS;
+}
+
+static inline size_t weights_at(WeightType type, size_t group)
+{
+    return group / 2 * (64 + 2 * weights_bytes(type)) + 64 + group % 2 * weights_bytes(type);
+}
+
+static inline size_t block_bytes(WeightType type, size_t groups)
+{
+    return scales_at(type, groups + groups % 2);
+}
+
+/* The byte of row `row` and number k among a group's weights. */
+static inline size_t weight_at(size_t row, size_t k)
+{
+    return (k / 4 * BLOCK_ROWS + row) * 4 + k % 4;
+}
+
+/* ---- what kernels compute ---------------------------------------------------------------------------------------- */
 
 /* Dot products of `rows` rows with n vectors: out[t * out_stride + r]. Memory of out beyond `rows`, up to a multiple of
- * four rows, may be overwritten. When columns are cut into pieces, sums [n][rows, rounded up to four][LANES] carries
- * the running sums from one piece to the next; first and last say which piece this is. */
+ * four rows, may be overwritten. When columns are cut into slices, sums [n][rows, rounded up to four][SUMS] carries the
+ * running sums from one slice to the next; first and last say which slice this is. */
 typedef struct {
-    const unsigned char *w; /* [rows][cols] of the kernel's type, any address */
+    const unsigned char *w; /* [rows][cols] of the kernel's type, at any address */
     size_t row_bytes;       /* from one row to the next */
     size_t rows;
     const void *x; /* [n][x_stride], float32; BF16 for the kernel of pairs */
@@ -27,13 +65,13 @@ typedef struct {
     size_t out_stride;
 } Dots;
 
-/* The same for blocks of SIDE_BY_SIDE quantised rows: out[t * out_stride + r], r < blocks * SIDE_BY_SIDE. */
+/* The same for `blocks` blocks of quantized rows: out[t * out_stride + r], r < blocks * BLOCK_ROWS. */
 typedef struct {
-    const unsigned char *w; /* [blocks], each as matmul_quantize() lays it out */
+    const unsigned char *w; /* [blocks][block_bytes()] */
     size_t blocks, groups;
-    const int8_t *q;          /* [n][groups * GROUP] */
+    const int8_t *q;          /* [n][groups * GROUP], the inputs as integers */
     const float *scale;       /* [n][groups] */
-    const int32_t *minus_sum; /* [n][groups]: sum of a group of q, negative */
+    const int32_t *minus_sum; /* [n][groups]: minus the sum of a group of q */
     size_t n;
     float *out;
     size_t out_stride;
@@ -41,47 +79,35 @@ typedef struct {
 
 typedef void DotsKernel(const Dots *d);
 typedef void QuantDotsKernel(const QuantDots *d);
-typedef void ConvertKernel(float *out, const void *in, size_t n);
-typedef void InputsKernel(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups);
 
 typedef struct {
     DotsKernel *dots[3]; /* by WeightType: F32, BF16, F16 */
-    DotsKernel *pairs;   /* BF16 weights with BF16 inputs, in whatever order is fast; NULL: there is none */
-    void (*narrow)(uint16_t *out, const float *in, size_t n); /* to BF16, for pairs */
+    DotsKernel *pairs;   /* BF16 weights with BF16 inputs, added in whatever order is fast; NULL if there is none */
+    void (*to_bf16)(uint16_t *out, const float *in, size_t n); /* rounds the inputs of `pairs` */
     QuantDotsKernel *q8, *q4;
-    InputsKernel *inputs; /* rounds inputs to integers, for q8 and q4 */
-    ConvertKernel *bf16, *f16;
-    size_t cut; /* columns of a piece when there are more vectors than FEW, at most; a multiple of LANES */
+    void (*to_int8)(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups); /* those of q8, q4 */
+    size_t slice; /* columns at a time when there are more vectors than FEW; a multiple of SUMS */
 } Kernels;
 
-/* Up to so many vectors pass by each few rows, whose weights come from memory; of more, a few stay in the first cache
- * while the rows pass by. */
-#define FEW 12
+/* Define a kernel as a call of code that serves several, in which the type of the weights becomes a constant. target is
+ * the attribute for the instructions that it needs. */
+#define KERNEL(target, name, Work, call)                                                                               \
+    target static void name(const Work *d)                                                                             \
+    {                                                                                                                  \
+        call;                                                                                                          \
+    }
 
-/* Kernels of a level, or NULL if this build has none. */
+/* The kernels of a level, or NULL if this build has none. */
 const Kernels *kernels_x86(CpuLevel level);
 const Kernels *kernels_neon(void);
 
-/* A block of SIDE_BY_SIDE rows: groups by twos, first the scales of both, then the quants of one and of the other; so
- * all is aligned to 64 bytes and read in one stream. */
-static inline size_t quants_bytes(WeightType type)
-{
-    return (type == WEIGHT_Q4 ? GROUP / 2 : GROUP) * (size_t)SIDE_BY_SIDE;
-}
+/* Up to FEW vectors pass by every few rows, whose weights come from memory. Of more vectors, a few stay in the
+ * first-level cache while the rows pass by. */
+#define FEW 12
 
-static inline size_t scales_at(WeightType type, size_t group)
-{
-    return group / 2 * (64 + 2 * quants_bytes(type)) + group % 2 * 2 * SIDE_BY_SIDE;
-}
+/* ---- rows as float32 --------------------------------------------------------------------------------------------- */
 
-static inline size_t quants_at(WeightType type, size_t group)
-{
-    return group / 2 * (64 + 2 * quants_bytes(type)) + 64 + group % 2 * quants_bytes(type);
-}
-
-static inline size_t block_bytes(WeightType type, size_t groups)
-{
-    return scales_at(type, groups + groups % 2);
-}
+/* out[n] = a row of a matrix that is not quantized, from column `begin` on. */
+void matmul_row_slice(float *out, const Matrix *w, size_t row, size_t begin, size_t n);
 
 #endif

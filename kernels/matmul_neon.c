@@ -1,6 +1,6 @@
 /* matmul's kernels for 64-bit ARM: NEON, with the dot product instructions of ARMv8.2 where the CPU has them. They give
- * the bits of the scalar definitions in matmul.c. The sixteen running sums of a dot product are four registers, called
- * quarters here. */
+ * the bits of the scalar definitions in matmul.c. Results are computed in register tiles, a few rows times a few
+ * vectors. The sixteen running sums of a dot product take four registers, called quarters here. */
 #include "kernels/matmul_internal.h"
 
 #if defined(__aarch64__) && defined(__ARM_NEON)
@@ -11,7 +11,7 @@
 #include <sys/auxv.h>
 #endif
 
-#define INLINE __attribute__((always_inline)) static inline
+#define NEON /* no attribute: all 64-bit ARM CPUs have it */
 #ifdef __clang__
 #define SDOT __attribute__((target("dotprod")))
 #else
@@ -20,7 +20,7 @@
 
 /* ---- dot products ------------------------------------------------------------------------------------------------ */
 
-/* Four weights at p, widened. */
+/* The four weights at p as float32. */
 INLINE float32x4_t load4(WeightType type, const unsigned char *p)
 {
     if (type == WEIGHT_F32)
@@ -31,11 +31,11 @@ INLINE float32x4_t load4(WeightType type, const unsigned char *p)
     return vcvt_f32_f16(vreinterpret_f16_u16(half));
 }
 
-/* The first n of four weights at p + at; the others are -0, and their products with +0 change no sum. */
+/* Only the first n of the four weights at p + at. The others are -0: times +0 that is -0, which changes no sum. */
 INLINE float32x4_t load4_tail(WeightType type, const unsigned char *p, size_t at, size_t n)
 {
     unsigned char weights[16] = {0};
-    n = n < 4 ? n : 4;
+    n = MIN(n, 4);
     if (n)
         memcpy(weights, p + at, n * (type == WEIGHT_F32 ? 4 : 2));
     const int32x4_t number = {0, 1, 2, 3};
@@ -43,22 +43,23 @@ INLINE float32x4_t load4_tail(WeightType type, const unsigned char *p, size_t at
     return vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(load4(type, weights)), absent));
 }
 
-/* The first n of four inputs at x + at; the others are +0. */
+/* Only the first n of the four inputs from number `at` on. The others are +0. */
 INLINE float32x4_t load4_x_tail(const float *x, size_t at, size_t n)
 {
     float inputs[4] = {0};
     if (n)
-        memcpy(inputs, x + at, (n < 4 ? n : 4) * sizeof *x);
+        memcpy(inputs, x + at, MIN(n, 4) * sizeof *x);
     return vld1q_f32(inputs);
 }
 
-/* One run along the columns: n vectors, four rows, `count` quarters of the sums from quarter q on; n * count <= 6. */
+/* Go along the columns once, for n vectors, four rows and `count` quarters of the running sums from quarter q on;
+ * n * count <= 6. acc[row][vector * count + quarter] */
 INLINE void run(const Dots *d, WeightType type, size_t n, size_t q, size_t count, const unsigned char *const w[4],
                 const float *x, float32x4_t (*acc)[6])
 {
     const size_t bytes = type == WEIGHT_F32 ? 4 : 2;
     size_t k = 0;
-    for (; k + LANES <= d->cols; k += LANES) {
+    for (; k + SUMS <= d->cols; k += SUMS) {
 #pragma GCC unroll 4
         for (size_t g = 0; g < count; g++) {
             float32x4_t u[6];
@@ -87,8 +88,8 @@ INLINE void run(const Dots *d, WeightType type, size_t n, size_t q, size_t count
     }
 }
 
-/* The tree over four rows' sums: four lanes each, l + 8 and l + 4 being added already. */
-INLINE float32x4_t add_lanes(const float32x4_t s[4])
+/* The tree for four rows: four lanes each, l + 8 and l + 4 being added already. */
+INLINE float32x4_t add_sums_of_rows(const float32x4_t s[4])
 {
     float32x4_t a = vaddq_f32(vcombine_f32(vget_low_f32(s[0]), vget_low_f32(s[1])),
                               vcombine_f32(vget_high_f32(s[0]), vget_high_f32(s[1])));
@@ -97,23 +98,24 @@ INLINE float32x4_t add_lanes(const float32x4_t s[4])
     return vpaddq_f32(a, b);
 }
 
-/* Four rows from r on, n (at most 6) vectors from t on: in one run for one vector, two for two or three, else four. */
+/* The register tile of four rows from r on and n (at most 6) vectors from t on. One vector goes along the columns once,
+ * two or three go twice, more go four times, for so many quarters at a time as the registers hold. */
 INLINE void tile(const Dots *d, WeightType type, size_t n, size_t r, size_t t)
 {
     const size_t count = n == 1 ? 4 : n <= 3 ? 2 : 1;
-    size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * LANES;
+    size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * SUMS;
     const float *x = (const float *)d->x + t * d->x_stride;
-    float *sums = d->sums + t * stride + r * LANES;
+    float *sums = d->sums + t * stride + r * SUMS;
     const unsigned char *w[4];
     float32x4_t done[4][4][6];
     for (size_t i = 0; i < 4; i++)
-        w[i] = d->w + (r + i < last ? r + i : last) * d->row_bytes;
+        w[i] = d->w + MIN(r + i, last) * d->row_bytes;
     for (size_t q = 0; q < 4; q += count) {
         float32x4_t acc[4][6];
         for (size_t i = 0; i < 4; i++)
             for (size_t j = 0; j < n * count; j++)
                 acc[i][j] =
-                    d->first ? vdupq_n_f32(0) : vld1q_f32(sums + j / count * stride + i * LANES + 4 * (q + j % count));
+                    d->first ? vdupq_n_f32(0) : vld1q_f32(sums + j / count * stride + i * SUMS + 4 * (q + j % count));
         run(d, type, n, q, count, w, x, acc);
         for (size_t i = 0; i < 4; i++)
             for (size_t j = 0; j < n * count; j++)
@@ -124,10 +126,10 @@ INLINE void tile(const Dots *d, WeightType type, size_t n, size_t r, size_t t)
         for (size_t i = 0; i < 4; i++) {
             sum[i] = vaddq_f32(vaddq_f32(done[0][i][j], done[2][i][j]), vaddq_f32(done[1][i][j], done[3][i][j]));
             for (size_t q = 0; q < 4 && !d->last; q++)
-                vst1q_f32(sums + j * stride + i * LANES + 4 * q, done[q][i][j]);
+                vst1q_f32(sums + j * stride + i * SUMS + 4 * q, done[q][i][j]);
         }
         if (d->last)
-            vst1q_f32(d->out + (t + j) * d->out_stride + r, add_lanes(sum));
+            vst1q_f32(d->out + (t + j) * d->out_stride + r, add_sums_of_rows(sum));
     }
 }
 
@@ -137,67 +139,14 @@ INLINE void dots(const Dots *d, WeightType type)
     for (size_t base = 0; base < d->rows; base += rows_end)
         for (size_t t = 0; t < d->n; t += 6)
             for (size_t r = base; r < base + rows_end; r += 4)
-                switch (d->n - t) {
-                case 1:
-                    tile(d, type, 1, r, t);
-                    break;
-                case 2:
-                    tile(d, type, 2, r, t);
-                    break;
-                case 3:
-                    tile(d, type, 3, r, t);
-                    break;
-                case 4:
-                    tile(d, type, 4, r, t);
-                    break;
-                case 5:
-                    tile(d, type, 5, r, t);
-                    break;
-                default:
-                    tile(d, type, 6, r, t);
-                }
+                WITH_CONSTANT(MIN(d->n - t, 6), 6, tile(d, type, N, r, t));
 }
 
-static void dots_f32(const Dots *d)
-{
-    dots(d, WEIGHT_F32);
-}
+KERNEL(NEON, dots_f32, Dots, dots(d, WEIGHT_F32))
+KERNEL(NEON, dots_bf16, Dots, dots(d, WEIGHT_BF16))
+KERNEL(NEON, dots_f16, Dots, dots(d, WEIGHT_F16))
 
-static void dots_bf16(const Dots *d)
-{
-    dots(d, WEIGHT_BF16);
-}
-
-static void dots_f16(const Dots *d)
-{
-    dots(d, WEIGHT_F16);
-}
-
-INLINE void convert(WeightType type, float *out, const unsigned char *in, size_t n)
-{
-    size_t i = 0;
-    for (; i + 4 <= n; i += 4)
-        vst1q_f32(out + i, load4(type, in + 2 * i));
-    if (i < n) {
-        unsigned char halves[8] = {0};
-        float wide[4];
-        memcpy(halves, in + 2 * i, 2 * (n - i));
-        vst1q_f32(wide, load4(type, halves));
-        memcpy(out + i, wide, (n - i) * sizeof *out);
-    }
-}
-
-static void convert_bf16_neon(float *out, const void *in, size_t n)
-{
-    convert(WEIGHT_BF16, out, in, n);
-}
-
-static void convert_f16_neon(float *out, const void *in, size_t n)
-{
-    convert(WEIGHT_F16, out, in, n);
-}
-
-/* ---- quantised rows, sixteen side by side ------------------------------------------------------------------------ */
+/* ---- quantized rows, sixteen side by side ------------------------------------------------------------------------ */
 
 /* Four weights of each of four rows, number v = 0..7 of a group's, rows 4 i on; signed. */
 INLINE int8x16_t quads(WeightType type, const unsigned char *group, size_t v, size_t i)
@@ -208,9 +157,9 @@ INLINE int8x16_t quads(WeightType type, const unsigned char *group, size_t v, si
     return vsubq_s8(vreinterpretq_s8_u8(v < 4 ? vandq_u8(both, vdupq_n_u8(15)) : vshrq_n_u8(both, 4)), vdupq_n_s8(8));
 }
 
-/* sum[row] += products of four bytes. sdot is one instruction for it (written out, since an intrinsic would make it a
- * need of this function, too). Else products are added in twos, and the twos of a row at the end: within +-127, two
- * products fit 16 bits. */
+/* sum[row] + products of four bytes. The instruction sdot does just that; it is written out, since with the intrinsic
+ * this function would need a CPU that has it. Without it, products of 16 bits are added in pairs, and then the pairs of
+ * a row. */
 INLINE int32x4_t dot_bytes(int32x4_t sum, int8x16_t w, int8x16_t x, bool has_sdot)
 {
     if (has_sdot) {
@@ -222,7 +171,7 @@ INLINE int32x4_t dot_bytes(int32x4_t sum, int8x16_t w, int8x16_t x, bool has_sdo
     return vaddq_s32(sum, vpaddq_s32(low, high));
 }
 
-/* n vectors (at most 3) from t on with block b */
+/* The register tile of block b and n (at most 3) vectors from t on. */
 INLINE void quant_tile(const QuantDots *d, WeightType type, bool has_sdot, size_t n, size_t b, size_t t)
 {
     const size_t groups = d->groups;
@@ -232,7 +181,7 @@ INLINE void quant_tile(const QuantDots *d, WeightType type, bool has_sdot, size_
         for (size_t i = 0; i < 4; i++)
             total[j][i] = vdupq_n_f32(0);
     for (size_t g = 0; g < groups; g++) {
-        const unsigned char *w = block + quants_at(type, g), *scales = block + scales_at(type, g);
+        const unsigned char *w = block + weights_at(type, g), *scales = block + scales_at(type, g);
         const int8_t *q = d->q + (t * groups + g) * GROUP;
         int32x4_t sum[3][4];
         for (size_t j = 0; j < n; j++)
@@ -260,7 +209,7 @@ INLINE void quant_tile(const QuantDots *d, WeightType type, bool has_sdot, size_
     }
     for (size_t j = 0; j < n; j++)
         for (size_t i = 0; i < 4; i++)
-            vst1q_f32(d->out + (t + j) * d->out_stride + b * SIDE_BY_SIDE + 4 * i, total[j][i]);
+            vst1q_f32(d->out + (t + j) * d->out_stride + b * BLOCK_ROWS + 4 * i, total[j][i]);
 }
 
 INLINE void quant(const QuantDots *d, WeightType type, bool has_sdot)
@@ -269,39 +218,15 @@ INLINE void quant(const QuantDots *d, WeightType type, bool has_sdot)
     for (size_t base = 0; base < d->blocks; base += blocks_end)
         for (size_t t = 0; t < d->n; t += 3)
             for (size_t b = base; b < base + blocks_end; b++)
-                switch (d->n - t) {
-                case 1:
-                    quant_tile(d, type, has_sdot, 1, b, t);
-                    break;
-                case 2:
-                    quant_tile(d, type, has_sdot, 2, b, t);
-                    break;
-                default:
-                    quant_tile(d, type, has_sdot, 3, b, t);
-                }
+                WITH_CONSTANT(MIN(d->n - t, 3), 3, quant_tile(d, type, has_sdot, N, b, t));
 }
 
-SDOT static void q8_sdot(const QuantDots *d)
-{
-    quant(d, WEIGHT_Q8, true);
-}
+KERNEL(SDOT, q8_sdot, QuantDots, quant(d, WEIGHT_Q8, true))
+KERNEL(SDOT, q4_sdot, QuantDots, quant(d, WEIGHT_Q4, true))
+KERNEL(NEON, q8_neon, QuantDots, quant(d, WEIGHT_Q8, false))
+KERNEL(NEON, q4_neon, QuantDots, quant(d, WEIGHT_Q4, false))
 
-SDOT static void q4_sdot(const QuantDots *d)
-{
-    quant(d, WEIGHT_Q4, true);
-}
-
-static void q8_neon(const QuantDots *d)
-{
-    quant(d, WEIGHT_Q8, false);
-}
-
-static void q4_neon(const QuantDots *d)
-{
-    quant(d, WEIGHT_Q4, false);
-}
-
-static void inputs_neon(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups)
+static void to_int8_neon(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups)
 {
     const int32x4_t high = vdupq_n_s32(127);
     for (size_t g = 0; g < groups; g++) {
@@ -320,7 +245,7 @@ static void inputs_neon(int8_t *q, float *scale, int32_t *minus_sum, const float
             int32x4_t whole[2];
             for (size_t h = 0; h < 2; h++) {
                 float32x4_t scaled = vmulq_n_f32(v[i + h], inverse);
-                uint32x4_t number = vceqq_f32(scaled, scaled); /* a NaN counts as 127 */
+                uint32x4_t number = vceqq_f32(scaled, scaled); /* a NaN becomes 127 */
                 whole[h] = vbslq_s32(number, vmaxq_s32(vminq_s32(vcvtnq_s32_f32(scaled), high), vnegq_s32(high)), high);
                 sum = vaddq_s32(sum, whole[h]);
             }
@@ -350,19 +275,15 @@ const Kernels *kernels_neon(void)
         .dots = {dots_f32, dots_bf16, dots_f16},
         .q8 = q8_neon,
         .q4 = q4_neon,
-        .inputs = inputs_neon,
-        .bf16 = convert_bf16_neon,
-        .f16 = convert_f16_neon,
-        .cut = 928,
+        .to_int8 = to_int8_neon,
+        .slice = 928,
     };
     static const Kernels sdot = {
         .dots = {dots_f32, dots_bf16, dots_f16},
         .q8 = q8_sdot,
         .q4 = q4_sdot,
-        .inputs = inputs_neon,
-        .bf16 = convert_bf16_neon,
-        .f16 = convert_f16_neon,
-        .cut = 928,
+        .to_int8 = to_int8_neon,
+        .slice = 928,
     };
     return cpu_has_sdot() ? &sdot : &plain;
 }

@@ -1,6 +1,6 @@
 /* matmul's kernels for x86-64: AVX-512 and AVX2. They give the bits of the scalar definitions in matmul.c. Each
- * function names the instructions that it needs, so that one program holds them all; which are used is decided at run
- * time. */
+ * function names the instructions that it needs, so that one program holds them all, and which are used is decided at
+ * run time. Results are computed in register tiles: a few rows times a few vectors, a register for each result. */
 #include "kernels/matmul_internal.h"
 
 #ifdef __x86_64__
@@ -13,15 +13,18 @@
 #define INLINE512 AVX512 __attribute__((always_inline)) static inline
 #define INLINE256 AVX2 __attribute__((always_inline)) static inline
 
-/* Weights that come from memory are asked for before they are needed: so many bytes for a single vector, which meets
- * the rows one by one, since memory is fastest when read in one stream; else the next rows while the present ones are
- * multiplied. */
-#define AHEAD 8192
+/* Weights that come from memory are prefetched. A single vector meets the rows one by one, since memory is fastest when
+ * it is read in one stream: then what lies so many bytes ahead; else the next rows while these are multiplied. */
+#define BYTES_AHEAD 8192
 
-/* Of so many vectors, how many at a time. */
-static inline size_t take(size_t left)
+/* How many of the vectors that are left make the next register tile: 6, 4, 2 or 1. */
+static inline size_t next_vectors(size_t left)
 {
-    return left == 7 || left == 8 ? 4 : left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+    if (left == 7 || left == 8)
+        return 4;
+    if (left >= 6)
+        return 6;
+    return left >= 4 ? 4 : MIN(left, 2);
 }
 
 static inline int32_t load_i32(const int8_t *p)
@@ -33,10 +36,11 @@ static inline int32_t load_i32(const int8_t *p)
 
 /* ---- AVX-512: dot products --------------------------------------------------------------------------------------- */
 
-/* Not a type of weights: both weights and inputs are BF16, multiplied and added in pairs. */
+/* Not a type of weights: both weights and inputs are BF16, and are multiplied and added in pairs. */
 #define PAIRS ((WeightType)16)
 
-/* Sixteen weights at p, widened, or eight pairs; those not in mask are not touched and zero. */
+/* The sixteen weights at p as float32, or eight pairs. Those that mask leaves out are zero, and their memory is not
+ * read. */
 INLINE512 __m512 load512(WeightType type, const unsigned char *p, __mmask16 mask)
 {
     if (type == WEIGHT_F32)
@@ -49,22 +53,23 @@ INLINE512 __m512 load512(WeightType type, const unsigned char *p, __mmask16 mask
     return _mm512_cvtph_ps(half);
 }
 
-/* Sixteen weights, number 0 or 1 of those in a whole cache line; or sixteen pairs. */
-INLINE512 __m512 part512(WeightType type, const unsigned char *p, int part)
+/* Sixteen weights of the 64 bytes at p as float32: the first or the second, if there are two times sixteen. Or sixteen
+ * pairs. */
+INLINE512 __m512 load_line512(WeightType type, const unsigned char *p, bool second)
 {
     __m512i line = _mm512_loadu_si512(p);
     if (type == WEIGHT_F32 || type == PAIRS)
         return _mm512_castsi512_ps(line);
     if (type == WEIGHT_F16)
-        return _mm512_cvtph_ps(part ? _mm512_extracti64x4_epi64(line, 1) : _mm512_castsi512_si256(line));
+        return _mm512_cvtph_ps(second ? _mm512_extracti64x4_epi64(line, 1) : _mm512_castsi512_si256(line));
     const __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5, 5,
                                            4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
-    __m512i from = part ? _mm512_add_epi16(twice, _mm512_set1_epi16(16)) : twice;
+    __m512i from = second ? _mm512_add_epi16(twice, _mm512_set1_epi16(16)) : twice;
     return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, from, line));
 }
 
-/* acc + v * u where mask is set. Of pairs, both products are added; the instruction is written out, since an intrinsic
- * would make it a need of the whole function. */
+/* acc + v * u where mask is set. Of pairs, both products are added; the instruction is written out, since with the
+ * intrinsic the whole function would need a CPU that has it. */
 INLINE512 __m512 multiply_add512(WeightType type, __m512 v, __m512 u, __m512 acc, __mmask16 mask)
 {
     if (type != PAIRS)
@@ -73,20 +78,21 @@ INLINE512 __m512 multiply_add512(WeightType type, __m512 v, __m512 u, __m512 acc
     return acc;
 }
 
-/* From two vectors, the upper half of each added to its lower half: lanes 0-7 are a's, 8-15 are b's. */
+/* Add the upper half of each vector to its lower half: lanes 0-7 of the result are a's, 8-15 are b's. */
 INLINE512 __m512 add_halves(__m512 a, __m512 b)
 {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
 }
 
-/* The tree: sums of four vectors, each in four lanes of the result. */
+/* Half the tree, l + 8 and l + 4, for four vectors of running sums: each has four lanes of the result. */
 INLINE512 __m512 add_quarters(__m512 a, __m512 b, __m512 c, __m512 d)
 {
     __m512 ab = add_halves(a, b), cd = add_halves(c, d);
     return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
 }
 
-INLINE512 float add_lanes512_one(__m512 a)
+/* The tree for one vector of running sums. */
+INLINE512 float add_sums512_one(__m512 a)
 {
     __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -94,14 +100,14 @@ INLINE512 float add_lanes512_one(__m512 a)
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/* sum[t][r], r = 0..3, of the running sums acc[r][t] of four rows and up to four vectors. */
-INLINE512 void add_lanes512(float *out, size_t stride, __m512 (*acc)[6], size_t first, size_t n)
+/* The tree for the running sums acc[r][first + t] of four rows and n (at most 4) vectors: out[t * stride + r]. */
+INLINE512 void add_sums512(float *out, size_t stride, __m512 (*acc)[6], size_t first, size_t n)
 {
     __m512 quarters[4];
     size_t last = n - 1;
     for (size_t r = 0; r < 4; r++)
-        quarters[r] = add_quarters(acc[r][first], acc[r][first + (1 < last ? 1 : last)],
-                                   acc[r][first + (2 < last ? 2 : last)], acc[r][first + last]);
+        quarters[r] = add_quarters(acc[r][first], acc[r][first + MIN(1, last)], acc[r][first + MIN(2, last)],
+                                   acc[r][first + last]);
     __m512 p = _mm512_add_ps(_mm512_shuffle_ps(quarters[0], quarters[1], 0x44),
                              _mm512_shuffle_ps(quarters[0], quarters[1], 0xee));
     __m512 q = _mm512_add_ps(_mm512_shuffle_ps(quarters[2], quarters[3], 0x44),
@@ -116,30 +122,30 @@ INLINE512 void add_lanes512(float *out, size_t stride, __m512 (*acc)[6], size_t 
         _mm_storeu_ps(out + 3 * stride, _mm512_extractf32x4_ps(s, 3));
 }
 
-/* `rows` (1 or 4) rows from r on with n (at most 6) vectors from t on: a register for each of the results. */
+/* The register tile of `rows` (1 or 4) rows from r on and n (at most 6) vectors from t on. */
 INLINE512 void tile512(const Dots *d, WeightType type, size_t rows, size_t n, bool fetch, size_t r, size_t t)
 {
-    const size_t bytes = type == WEIGHT_F32 ? 4 : 2, x_bytes = type == PAIRS ? 2 : 4, step = 64 / bytes,
-                 parts = x_bytes / bytes;
-    size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * LANES, k = 0;
+    const size_t bytes = type == WEIGHT_F32 ? 4 : 2, x_bytes = type == PAIRS ? 2 : 4;
+    const size_t step = 64 / bytes, vectors = x_bytes / bytes; /* columns of a cache line of weights; vectors of them */
+    size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * SUMS, k = 0;
     const unsigned char *x = (const unsigned char *)d->x + t * d->x_stride * x_bytes;
-    float *sums = d->sums + t * stride + r * LANES, *out = d->out + t * d->out_stride + r;
+    float *sums = d->sums + t * stride + r * SUMS, *out = d->out + t * d->out_stride + r;
     const unsigned char *w[4];
     __m512 acc[4][6];
     for (size_t i = 0; i < rows; i++) {
-        w[i] = d->w + (r + i < last ? r + i : last) * d->row_bytes;
+        w[i] = d->w + MIN(r + i, last) * d->row_bytes;
         for (size_t j = 0; j < n; j++)
-            acc[i][j] = d->first ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + j * stride + i * LANES);
+            acc[i][j] = d->first ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + j * stride + i * SUMS);
     }
-    size_t ahead = rows == 1 ? AHEAD : rows * d->row_bytes;
+    size_t ahead = rows == 1 ? BYTES_AHEAD : rows * d->row_bytes;
     for (; k + step <= d->cols; k += step) {
         for (size_t i = 0; i < rows && fetch; i++)
             _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
-        for (size_t part = 0; part < parts; part++) {
+        for (size_t part = 0; part < vectors; part++) {
             __m512 v[4];
-            for (size_t i = 0; i < rows; i++) /* a single vector waits for loads: the short ones straddle lines less */
-                v[i] = n == 1 && parts == 2 ? load512(type, w[i] + k * bytes + 32 * part, 0xffff)
-                                            : part512(type, w[i] + k * bytes, (int)part);
+            for (size_t i = 0; i < rows; i++) /* a single input waits for loads: short ones cross fewer cache lines */
+                v[i] = n == 1 && vectors == 2 ? load512(type, w[i] + k * bytes + 32 * part, 0xffff)
+                                              : load_line512(type, w[i] + k * bytes, part == 1);
             for (size_t j = 0; j < n; j++) {
                 __m512 u = _mm512_loadu_ps(x + (j * d->x_stride + k) * x_bytes + 64 * part);
                 for (size_t i = 0; i < rows; i++)
@@ -147,8 +153,8 @@ INLINE512 void tile512(const Dots *d, WeightType type, size_t rows, size_t n, bo
             }
         }
     }
-    for (; k < d->cols; k += LANES) {
-        __mmask16 mask = (__mmask16)(d->cols - k < LANES ? (1u << (d->cols - k)) - 1 : 0xffff);
+    for (; k < d->cols; k += SUMS) {
+        __mmask16 mask = (__mmask16)(d->cols - k < SUMS ? (1u << (d->cols - k)) - 1 : 0xffff);
         __m512 v[4];
         for (size_t i = 0; i < rows; i++)
             v[i] = load512(type, w[i] + k * bytes, mask);
@@ -161,13 +167,13 @@ INLINE512 void tile512(const Dots *d, WeightType type, size_t rows, size_t n, bo
     if (!d->last) {
         for (size_t i = 0; i < rows; i++)
             for (size_t j = 0; j < n; j++)
-                _mm512_storeu_ps(sums + j * stride + i * LANES, acc[i][j]);
+                _mm512_storeu_ps(sums + j * stride + i * SUMS, acc[i][j]);
     } else if (rows == 1) {
-        *out = add_lanes512_one(acc[0][0]);
+        *out = add_sums512_one(acc[0][0]);
     } else {
-        add_lanes512(out, d->out_stride, acc, 0, n < 4 ? n : 4);
+        add_sums512(out, d->out_stride, acc, 0, MIN(n, 4));
         if (n > 4)
-            add_lanes512(out + 4 * d->out_stride, d->out_stride, acc, 4, n - 4);
+            add_sums512(out + 4 * d->out_stride, d->out_stride, acc, 4, n - 4);
     }
 }
 
@@ -178,7 +184,7 @@ INLINE512 void dots512(const Dots *d, WeightType type)
         tile512(d, type, 1, 1, true, r, 0);
     for (size_t base = 0; base < d->rows && d->n > 1; base += rows_end)
         for (size_t t = 0, n; t < d->n; t += n) {
-            n = take(d->n - t);
+            n = next_vectors(d->n - t);
             for (size_t r = base; r < base + rows_end; r += 4)
                 if (n == 1)
                     tile512(d, type, 4, 1, true, r, t);
@@ -193,58 +199,21 @@ INLINE512 void dots512(const Dots *d, WeightType type)
         }
 }
 
-AVX512 static void dots512_f32(const Dots *d)
-{
-    dots512(d, WEIGHT_F32);
-}
+KERNEL(AVX512, dots512_f32, Dots, dots512(d, WEIGHT_F32))
+KERNEL(AVX512, dots512_bf16, Dots, dots512(d, WEIGHT_BF16))
+KERNEL(AVX512, dots512_f16, Dots, dots512(d, WEIGHT_F16))
+KERNEL(AVX512, dots512_pairs, Dots, dots512(d, PAIRS))
 
-AVX512 static void dots512_bf16(const Dots *d)
+__attribute__((target("avx512bf16,avx512bw,avx512vl"))) static void to_bf16_512(uint16_t *out, const float *in,
+                                                                                size_t n)
 {
-    dots512(d, WEIGHT_BF16);
-}
-
-AVX512 static void dots512_f16(const Dots *d)
-{
-    dots512(d, WEIGHT_F16);
-}
-
-AVX512 static void dots512_pairs(const Dots *d)
-{
-    dots512(d, PAIRS);
-}
-
-__attribute__((target("avx512bf16,avx512bw,avx512vl"))) static void narrow512(uint16_t *out, const float *in, size_t n)
-{
-    for (size_t i = 0; i < n; i += LANES) {
-        __mmask16 mask = (__mmask16)(n - i < LANES ? (1u << (n - i)) - 1 : 0xffff);
+    for (size_t i = 0; i < n; i += SUMS) {
+        __mmask16 mask = (__mmask16)(n - i < SUMS ? (1u << (n - i)) - 1 : 0xffff);
         _mm256_mask_storeu_epi16(out + i, mask, (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, in + i)));
     }
 }
 
-INLINE512 void convert512(WeightType type, float *out, const void *in, size_t n)
-{
-    const unsigned char *p = in;
-    size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        _mm_prefetch(p + 2 * i + AHEAD, _MM_HINT_T0);
-        _mm512_storeu_ps(out + i, load512(type, p + 2 * i, 0xffff));
-    }
-    __mmask16 mask = (__mmask16)((1u << (n - i)) - 1);
-    if (mask)
-        _mm512_mask_storeu_ps(out + i, mask, load512(type, p + 2 * i, mask));
-}
-
-AVX512 static void convert512_bf16(float *out, const void *in, size_t n)
-{
-    convert512(WEIGHT_BF16, out, in, n);
-}
-
-AVX512 static void convert512_f16(float *out, const void *in, size_t n)
-{
-    convert512(WEIGHT_F16, out, in, n);
-}
-
-/* ---- AVX-512 with VNNI: quantised rows, sixteen side by side ----------------------------------------------------- */
+/* ---- AVX-512 with VNNI: quantized rows, sixteen side by side ----------------------------------------------------- */
 
 /* Four weights of each of sixteen rows, number v = 0..7 of a group's. */
 INLINE512 __m512i quads512(WeightType type, const unsigned char *group, size_t v)
@@ -255,14 +224,14 @@ INLINE512 __m512i quads512(WeightType type, const unsigned char *group, size_t v
     return _mm512_and_si512(v < 4 ? both : _mm512_srli_epi16(both, 4), _mm512_set1_epi8(15));
 }
 
-/* sum += products of bytes, w without sign and x with, added in fours */
+/* sum + products of bytes, unsigned in w and signed in x, added in fours. */
 INLINE512 __m512i dot_bytes512(__m512i sum, __m512i w, __m512i x)
 {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
     return sum;
 }
 
-AVX512 static void inputs512(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups)
+AVX512 static void to_int8_512(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups)
 {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     const __m512 high = _mm512_set1_ps(127), low = _mm512_set1_ps(-127);
@@ -281,8 +250,8 @@ AVX512 static void inputs512(int8_t *q, float *scale, int32_t *minus_sum, const 
     }
 }
 
-/* n vectors from t on with `blocks` blocks of sixteen rows from b on: a register for sixteen sums. Stored weights are
- * too large by 128 or 8: a group's sum starts with what takes that back. */
+/* The register tile of `blocks` blocks of sixteen rows from b on and n vectors from t on: a register for each sixteen
+ * results. Stored weights are too large by 128 or 8: a group's sum starts with what takes that back. */
 INLINE512 void quant_tile512(const QuantDots *d, WeightType type, size_t blocks, size_t n, bool fetch, size_t b,
                              size_t t)
 {
@@ -292,15 +261,16 @@ INLINE512 void quant_tile512(const QuantDots *d, WeightType type, size_t blocks,
         for (size_t j = 0; j < n; j++)
             total[i][j] = _mm512_setzero_ps();
     for (size_t g = 0; g < groups; g++) {
-        const unsigned char *w = d->w + b * bytes + quants_at(type, g), *scales = d->w + b * bytes + scales_at(type, g);
+        const unsigned char *w = d->w + b * bytes + weights_at(type, g),
+                            *scales = d->w + b * bytes + scales_at(type, g);
         const int8_t *q = d->q + (t * groups + g) * GROUP;
         __m512i sum[2][6];
         for (size_t j = 0; j < n; j++)
             for (size_t i = 0; i < blocks; i++)
                 sum[i][j] =
                     _mm512_slli_epi32(_mm512_set1_epi32(d->minus_sum[(t + j) * groups + g]), type == WEIGHT_Q8 ? 7 : 3);
-        for (size_t i = 0; i < quants_bytes(type) + 64 && fetch; i += 64)
-            _mm_prefetch(w + i + AHEAD, _MM_HINT_T0);
+        for (size_t i = 0; i < weights_bytes(type) + 64 && fetch; i += 64)
+            _mm_prefetch(w + i + BYTES_AHEAD, _MM_HINT_T0);
 #pragma GCC unroll 8
         for (size_t v = 0; v < GROUP / 4; v++) {
             __m512i four[2];
@@ -321,17 +291,18 @@ INLINE512 void quant_tile512(const QuantDots *d, WeightType type, size_t blocks,
     }
     for (size_t i = 0; i < blocks; i++)
         for (size_t j = 0; j < n; j++)
-            _mm512_storeu_ps(d->out + (t + j) * d->out_stride + (b + i) * SIDE_BY_SIDE, total[i][j]);
+            _mm512_storeu_ps(d->out + (t + j) * d->out_stride + (b + i) * BLOCK_ROWS, total[i][j]);
 }
 
-/* Few vectors: one block after the other, one stream of memory. Many: two blocks share the loads of the vectors. */
+/* With few vectors, one block follows the other, so that memory is read in one stream. With many, two blocks share the
+ * loads of the vectors. */
 INLINE512 void quant512(const QuantDots *d, WeightType type)
 {
     bool few = d->n <= FEW;
     size_t blocks_end = few ? 1 : d->blocks;
     for (size_t base = 0; base < d->blocks; base += blocks_end)
         for (size_t t = 0, n; t < d->n; t += n) {
-            n = take(d->n - t);
+            n = next_vectors(d->n - t);
             for (size_t b = base; b < base + blocks_end; b++) {
                 if (n == 1)
                     quant_tile512(d, type, 1, 1, true, b, t);
@@ -347,19 +318,12 @@ INLINE512 void quant512(const QuantDots *d, WeightType type)
         }
 }
 
-AVX512 static void q8_vnni(const QuantDots *d)
-{
-    quant512(d, WEIGHT_Q8);
-}
-
-AVX512 static void q4_vnni(const QuantDots *d)
-{
-    quant512(d, WEIGHT_Q4);
-}
+KERNEL(AVX512, q8_vnni, QuantDots, quant512(d, WEIGHT_Q8))
+KERNEL(AVX512, q4_vnni, QuantDots, quant512(d, WEIGHT_Q4))
 
 /* ---- AVX2: the sixteen running sums are two registers ------------------------------------------------------------ */
 
-/* Eight weights at p, widened. */
+/* The eight weights at p as float32. */
 INLINE256 __m256 load256(WeightType type, const unsigned char *p)
 {
     if (type == WEIGHT_F32)
@@ -370,34 +334,36 @@ INLINE256 __m256 load256(WeightType type, const unsigned char *p)
     return _mm256_cvtph_ps(half);
 }
 
-/* The first n of eight weights at p + at; the others are -0, and their products with +0 change no sum. */
+/* Only the first n of the eight weights from number `at` on. The others are -0: times +0 that is -0, which changes no
+ * sum. */
 INLINE256 __m256 load256_tail(WeightType type, const unsigned char *p, size_t at, size_t n)
 {
     const __m256i number = _mm256_setr_epi32(1, 2, 3, 4, 5, 6, 7, 8);
     size_t bytes = type == WEIGHT_F32 ? 4 : 2;
     unsigned char weights[32] = {0};
     if (n)
-        memcpy(weights, p + at * bytes, (n < 8 ? n : 8) * bytes);
+        memcpy(weights, p + at * bytes, MIN(n, 8) * bytes);
     __m256i absent = _mm256_cmpgt_epi32(number, _mm256_set1_epi32((int)n));
     return _mm256_or_ps(load256(type, weights), _mm256_castsi256_ps(_mm256_slli_epi32(absent, 31)));
 }
 
-/* The first n of eight inputs at x + at; the others are +0. */
+/* Only the first n of the eight inputs from number `at` on. The others are +0. */
 INLINE256 __m256 load256_x_tail(const float *x, size_t at, size_t n)
 {
     float inputs[8] = {0};
     if (n)
-        memcpy(inputs, x + at, (n < 8 ? n : 8) * sizeof *x);
+        memcpy(inputs, x + at, MIN(n, 8) * sizeof *x);
     return _mm256_loadu_ps(inputs);
 }
 
-/* One run along the columns: n vectors, `rows` rows, `halves` halves of the sums from half h on; n * halves <= 3. */
+/* Go along the columns once, for n vectors, `rows` rows and `halves` halves of the running sums from half h on;
+ * n * halves <= 3. acc[row][vector * halves + half] */
 INLINE256 void run256(const Dots *d, WeightType type, size_t rows, size_t n, size_t h, size_t halves, bool fetch,
                       const unsigned char *const w[4], const float *x, __m256 (*acc)[3])
 {
     const size_t bytes = type == WEIGHT_F32 ? 4 : 2;
-    size_t k = 0, ahead = rows == 1 ? AHEAD : rows * d->row_bytes;
-    for (; k + LANES <= d->cols; k += LANES) {
+    size_t k = 0, ahead = rows == 1 ? BYTES_AHEAD : rows * d->row_bytes;
+    for (; k + SUMS <= d->cols; k += SUMS) {
         for (size_t i = 0; i < rows && fetch && h == 0; i++)
             _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
         for (size_t g = 0; g < halves; g++) {
@@ -427,8 +393,8 @@ INLINE256 void run256(const Dots *d, WeightType type, size_t rows, size_t n, siz
     }
 }
 
-/* The tree over four rows' sums: eight lanes each, l + 8 being added already. */
-INLINE256 __m128 add_lanes256(__m256 a, __m256 b, __m256 c, __m256 d)
+/* The tree for four rows: eight lanes each, l + 8 being added already. */
+INLINE256 __m128 add_sums256(__m256 a, __m256 b, __m256 c, __m256 d)
 {
     __m256 ab = _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
     __m256 cd = _mm256_add_ps(_mm256_permute2f128_ps(c, d, 0x20), _mm256_permute2f128_ps(c, d, 0x31));
@@ -437,24 +403,24 @@ INLINE256 __m128 add_lanes256(__m256 a, __m256 b, __m256 c, __m256 d)
     return _mm_unpacklo_ps(_mm256_castps256_ps128(q), _mm256_extractf128_ps(q, 1));
 }
 
-/* `rows` (1 or 4) rows from r on with n (at most 3) vectors from t on; several vectors in two runs, one for each half
- * of the sums. */
+/* The register tile of `rows` (1 or 4) rows from r on and n (at most 3) vectors from t on. Several vectors go along the
+ * columns twice, once for each half of the running sums. */
 INLINE256 void tile256(const Dots *d, WeightType type, size_t rows, size_t n, bool fetch, size_t r, size_t t)
 {
     const size_t halves = n == 1 ? 2 : 1;
-    size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * LANES;
+    size_t last = d->rows - 1, stride = (d->rows + 3) / 4 * 4 * SUMS;
     const float *x = (const float *)d->x + t * d->x_stride;
-    float *sums = d->sums + t * stride + r * LANES;
+    float *sums = d->sums + t * stride + r * SUMS;
     const unsigned char *w[4];
     __m256 done[2][4][3];
     for (size_t i = 0; i < rows; i++)
-        w[i] = d->w + (r + i < last ? r + i : last) * d->row_bytes;
+        w[i] = d->w + MIN(r + i, last) * d->row_bytes;
     for (size_t h = 0; h < 2; h += halves) {
         __m256 acc[4][3];
         for (size_t i = 0; i < rows; i++)
             for (size_t j = 0; j < n * halves; j++)
                 acc[i][j] = d->first ? _mm256_setzero_ps()
-                                     : _mm256_loadu_ps(sums + j / halves * stride + i * LANES + 8 * (h + j % halves));
+                                     : _mm256_loadu_ps(sums + j / halves * stride + i * SUMS + 8 * (h + j % halves));
         run256(d, type, rows, n, h, halves, fetch, w, x, acc);
         for (size_t i = 0; i < rows; i++)
             for (size_t j = 0; j < n * halves; j++)
@@ -465,10 +431,10 @@ INLINE256 void tile256(const Dots *d, WeightType type, size_t rows, size_t n, bo
         for (size_t i = 0; i < 4; i++)
             sum[i] = i < rows ? _mm256_add_ps(done[0][i][j], done[1][i][j]) : sum[0];
         for (size_t i = 0; i < rows && !d->last; i++) {
-            _mm256_storeu_ps(sums + j * stride + i * LANES, done[0][i][j]);
-            _mm256_storeu_ps(sums + j * stride + i * LANES + 8, done[1][i][j]);
+            _mm256_storeu_ps(sums + j * stride + i * SUMS, done[0][i][j]);
+            _mm256_storeu_ps(sums + j * stride + i * SUMS + 8, done[1][i][j]);
         }
-        __m128 four = add_lanes256(sum[0], sum[1], sum[2], sum[3]);
+        __m128 four = add_sums256(sum[0], sum[1], sum[2], sum[3]);
         if (d->last && rows == 1)
             _mm_store_ss(d->out + (t + j) * d->out_stride + r, four);
         else if (d->last)
@@ -493,48 +459,13 @@ INLINE256 void dots256(const Dots *d, WeightType type)
             }
 }
 
-AVX2 static void dots256_f32(const Dots *d)
-{
-    dots256(d, WEIGHT_F32);
-}
+KERNEL(AVX2, dots256_f32, Dots, dots256(d, WEIGHT_F32))
+KERNEL(AVX2, dots256_bf16, Dots, dots256(d, WEIGHT_BF16))
+KERNEL(AVX2, dots256_f16, Dots, dots256(d, WEIGHT_F16))
 
-AVX2 static void dots256_bf16(const Dots *d)
-{
-    dots256(d, WEIGHT_BF16);
-}
+/* ---- AVX2: quantized rows ---------------------------------------------------------------------------------------- */
 
-AVX2 static void dots256_f16(const Dots *d)
-{
-    dots256(d, WEIGHT_F16);
-}
-
-INLINE256 void convert256(WeightType type, float *out, const unsigned char *in, size_t n)
-{
-    size_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(out + i, load256(type, in + 2 * i));
-    if (i < n) {
-        unsigned char weights[16] = {0};
-        float wide[8];
-        memcpy(weights, in + 2 * i, 2 * (n - i));
-        _mm256_storeu_ps(wide, load256(type, weights));
-        memcpy(out + i, wide, (n - i) * sizeof *out);
-    }
-}
-
-AVX2 static void convert256_bf16(float *out, const void *in, size_t n)
-{
-    convert256(WEIGHT_BF16, out, in, n);
-}
-
-AVX2 static void convert256_f16(float *out, const void *in, size_t n)
-{
-    convert256(WEIGHT_F16, out, in, n);
-}
-
-/* ---- AVX2: quantised rows ---------------------------------------------------------------------------------------- */
-
-AVX2 static void inputs256(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups)
+AVX2 static void to_int8_256(int8_t *q, float *scale, int32_t *minus_sum, const float *x, size_t groups)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256 high = _mm256_set1_ps(127), low = _mm256_set1_ps(-127);
@@ -561,9 +492,9 @@ AVX2 static void inputs256(int8_t *q, float *scale, int32_t *minus_sum, const fl
     }
 }
 
-/* n vectors (at most 4) from t on with `halves` halves of block b from half h on: eight rows are a register. Half bytes
- * times bytes, added in twos, eight times: that fits 16 bits. Of Q8 the lower and upper halves of bytes are summed, of
- * Q4 a group's first and last sixteen weights. */
+/* The register tile of `halves` halves of block b from half h on, eight rows each, and n (at most 4) vectors from t on.
+ * Four bits times eight, added in pairs, eight times: that fits 16 bits. So the lower and the upper four bits of the
+ * bytes are summed apart: of Q8 they belong to one weight, of Q4 to a group's first and last sixteen weights. */
 INLINE256 void quant_tile256(const QuantDots *d, WeightType type, size_t halves, size_t n, bool fetch, size_t b,
                              size_t h, size_t t)
 {
@@ -576,17 +507,17 @@ INLINE256 void quant_tile256(const QuantDots *d, WeightType type, size_t halves,
         for (size_t j = 0; j < n; j++)
             total[i][j] = _mm256_setzero_ps();
     for (size_t g = 0; g < groups; g++) {
-        const unsigned char *w = block + quants_at(type, g) + 32 * h,
-                            *scales = block + scales_at(type, g) + SIDE_BY_SIDE * h;
+        const unsigned char *w = block + weights_at(type, g) + 32 * h,
+                            *scales = block + scales_at(type, g) + BLOCK_ROWS * h;
         const int8_t *q = d->q + (t * groups + g) * GROUP;
         __m256i lower[2][4], upper[2][4];
-        for (size_t i = 0; i < quants_bytes(type) + 64 && fetch; i += 64)
-            _mm_prefetch(w + i + AHEAD, _MM_HINT_T0);
+        for (size_t i = 0; i < weights_bytes(type) + 64 && fetch; i += 64)
+            _mm_prefetch(w + i + BYTES_AHEAD, _MM_HINT_T0);
         for (size_t i = 0; i < halves; i++)
             for (size_t j = 0; j < n; j++)
                 lower[i][j] = upper[i][j] = _mm256_setzero_si256();
 #pragma GCC unroll 1
-        for (size_t v = 0; v < quants_bytes(type) / 64; v++)
+        for (size_t v = 0; v < weights_bytes(type) / 64; v++)
             for (size_t i = 0; i < halves; i++) {
                 __m256i both = _mm256_loadu_si256((const __m256i *)(const void *)(w + 64 * v + 32 * i));
                 __m256i below = _mm256_and_si256(both, low), above = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
@@ -600,7 +531,7 @@ INLINE256 void quant_tile256(const QuantDots *d, WeightType type, size_t halves,
             }
 #pragma GCC unroll 2
         for (size_t i = 0; i < halves; i++) {
-            __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(scales + SIDE_BY_SIDE * i)));
+            __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(scales + BLOCK_ROWS * i)));
 #pragma GCC unroll 4
             for (size_t j = 0; j < n; j++) {
                 __m256i sum =
@@ -615,7 +546,7 @@ INLINE256 void quant_tile256(const QuantDots *d, WeightType type, size_t halves,
     }
     for (size_t i = 0; i < halves; i++)
         for (size_t j = 0; j < n; j++)
-            _mm256_storeu_ps(d->out + (t + j) * d->out_stride + b * SIDE_BY_SIDE + 8 * (h + i), total[i][j]);
+            _mm256_storeu_ps(d->out + (t + j) * d->out_stride + b * BLOCK_ROWS + 8 * (h + i), total[i][j]);
 }
 
 INLINE256 void quant256(const QuantDots *d, WeightType type)
@@ -625,7 +556,7 @@ INLINE256 void quant256(const QuantDots *d, WeightType type)
         quant_tile256(d, type, 2, 1, true, b, 0, 0);
     for (size_t base = 0; base < 2 * d->blocks && d->n > 1; base += halves_end)
         for (size_t t = 0, n; t < d->n; t += n) {
-            n = d->n - t >= 4 ? 4 : d->n - t >= 2 ? 2 : 1;
+            n = d->n - t >= 4 ? 4 : MIN(d->n - t, 2);
             for (size_t h = base; h < base + halves_end; h++)
                 if (n == 1)
                     quant_tile256(d, type, 1, 1, true, h / 2, h % 2, t);
@@ -636,59 +567,44 @@ INLINE256 void quant256(const QuantDots *d, WeightType type)
         }
 }
 
-AVX2 static void q8_256(const QuantDots *d)
-{
-    quant256(d, WEIGHT_Q8);
-}
-
-AVX2 static void q4_256(const QuantDots *d)
-{
-    quant256(d, WEIGHT_Q4);
-}
+KERNEL(AVX2, q8_256, QuantDots, quant256(d, WEIGHT_Q8))
+KERNEL(AVX2, q4_256, QuantDots, quant256(d, WEIGHT_Q4))
 
 /* ---- the tables -------------------------------------------------------------------------------------------------- */
 
 static const Kernels avx512bf16 = {
     .dots = {dots512_f32, dots512_bf16, dots512_f16},
     .pairs = dots512_pairs,
-    .narrow = narrow512,
+    .to_bf16 = to_bf16_512,
     .q8 = q8_vnni,
     .q4 = q4_vnni,
-    .inputs = inputs512,
-    .bf16 = convert512_bf16,
-    .f16 = convert512_f16,
-    .cut = 928,
+    .to_int8 = to_int8_512,
+    .slice = 928,
 };
 
 static const Kernels avx512vnni = {
     .dots = {dots512_f32, dots512_bf16, dots512_f16},
     .q8 = q8_vnni,
     .q4 = q4_vnni,
-    .inputs = inputs512,
-    .bf16 = convert512_bf16,
-    .f16 = convert512_f16,
-    .cut = 928,
+    .to_int8 = to_int8_512,
+    .slice = 928,
 };
 
-/* Without VNNI, 512 bits gain nothing over 256 for bytes. */
+/* Without VNNI, vectors of 512 bits multiply bytes no faster than those of 256. */
 static const Kernels avx512 = {
     .dots = {dots512_f32, dots512_bf16, dots512_f16},
     .q8 = q8_256,
     .q4 = q4_256,
-    .inputs = inputs512,
-    .bf16 = convert512_bf16,
-    .f16 = convert512_f16,
-    .cut = 928,
+    .to_int8 = to_int8_512,
+    .slice = 928,
 };
 
 static const Kernels avx2 = {
     .dots = {dots256_f32, dots256_bf16, dots256_f16},
     .q8 = q8_256,
     .q4 = q4_256,
-    .inputs = inputs256,
-    .bf16 = convert256_bf16,
-    .f16 = convert256_f16,
-    .cut = 928,
+    .to_int8 = to_int8_256,
+    .slice = 928,
 };
 
 const Kernels *kernels_x86(CpuLevel level)

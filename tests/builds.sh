@@ -1,38 +1,48 @@
 #!/bin/sh
-# Other ways to build, each compared with ./run by the text that a seed gives: the bare compiler command, clang, musl, a static
-# binary, aarch64 under qemu, a machine of 32 bits; what can only be built here, macOS and FreeBSD, and what must not be, a
-# big-endian machine; and what make install puts where. What is missing on this machine is counted as skipped. ZIG names Zig's
-# compiler, which brings other systems' headers and libraries (python3 -m pip install ziglang).
+# Other ways to build. Most are compared with ./run by the text that a seed gives: the bare compiler command, clang,
+# musl, a static binary, aarch64 under qemu, a 32-bit machine, a folder with spaces in its name. macOS and FreeBSD are
+# only compiled and linked; a big-endian machine must be refused. Also what make install puts where, and whether new
+# flags make everything new.
+#
+# What is missing on this machine is counted as skipped. ZIG names Zig's compiler, which brings other systems' headers
+# and libraries (python3 -m pip install ziglang).
 set -u
 passed=0 failed=0 skipped=0
 good() { passed=$((passed + 1)); echo "builds: $* ok"; }
 bad() { failed=$((failed + 1)); echo "builds: $* FAILED"; }
 skip() { skipped=$((skipped + ${2-1})); echo "builds: $1 skipped"; }
+: "${MAKE:=make}"
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 ln -s "$(pwd)/tests" "$work/tests"
 export RUN_ISA=
 unset RUN_ISA
+folders="base kernels tokenizer generate checkpoint commands"
 
-story() { # of a program, possibly under an emulator: exact weights, and quantised ones
+story() { # story PROGRAM..: the text of exact and of quantized weights; PROGRAM may be an emulator and its argument
     "$@" generate "Once upon a time" --seed 5 -n 40 -q -t 2 2>&1 && "$@" generate "从前" --seed 5 -n 40 -q -w q4 2>&1
 }
 want=$(story ./run) || exit 1
 
-same_story() { # name, program...
+same_story() { # same_story NAME PROGRAM..
     name=$1
     shift
     if [ "$(story "$@")" = "$want" ]; then good "$name"; else bad "$name: another text"; fi
 }
 
-compile() { # name, compiler and flags...: all files in one command, as without make
+compile() { # compile NAME COMPILER FLAG..: all files in one command, as without make
     name=$1
     shift
-    "$@" -o "$work/$name" ./*.c commands/*.c -lm -lpthread 2>"$work/log" || { bad "$name: does not build"; cat "$work/log"; return 1; }
+    for folder in . $folders; do set -- "$@" "$folder"/*.c; done
+    if ! "$@" -I. -o "$work/$name" -lm -lpthread 2>"$work/log"; then
+        bad "$name: does not build"
+        head -20 "$work/log"
+        return 1
+    fi
     [ ! -s "$work/log" ] || { bad "$name: warnings"; head -20 "$work/log"; return 1; }
 }
 
-warnings="-std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes"
+warnings="-std=c11 -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes"
 # shellcheck disable=SC2086
 {
     compile bare cc && same_story bare "$work/bare"
@@ -64,7 +74,7 @@ warnings="-std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Wpedantic -Wsh
             else
                 skip "x86-linux-musl, built but not run,"
             fi
-        $ZIG cc -target s390x-linux-musl -std=c11 -c -o "$work/s390x.o" safetensors.c 2>"$work/log"
+        $ZIG cc -target s390x-linux-musl -std=c11 -I. -c -o "$work/s390x.o" safetensors.c 2>"$work/log"
         case $? in
         0) bad "s390x: a big-endian machine is not refused" ;;
         *) if grep -c error: "$work/log" | grep -qx 1 && grep -q "error: .*big-endian" "$work/log"; then
@@ -79,11 +89,31 @@ warnings="-std=c11 -D_GNU_SOURCE -ffp-contract=off -Wall -Wextra -Wpedantic -Wsh
     fi
 }
 
-# install, and run from there without the source beside it
-if make -s install DESTDIR="$work/root" PREFIX=/usr && same_story install "$work/root/usr/bin/run"; then
+# A folder with spaces in its name.
+spaced="$work/a folder with spaces"
+mkdir "$spaced"
+cp -R Makefile README.md download.sh ./*.[ch] $folders "$spaced"
+ln -s "$work/tests" "$spaced/tests"
+if $MAKE -s -C "$spaced" CFLAGS=-O1 >"$work/log" 2>&1; then
+    same_story "a folder with spaces" "$spaced/run"
+else
+    bad "a folder with spaces"
+    tail -20 "$work/log"
+fi
+
+# Other flags make everything new, the same flags nothing.
+built() { # built FLAGS: how many files make compiles
+    $MAKE -s BUILD="$work/flags" CFLAGS="$1" "$work/flags/base/base.o" "$work/flags/kernels/attention.o" |
+        grep -c '^  cc '
+}
+if [ "$(built -O0) $(built -O0) $(built -O1)" = "2 0 2" ]; then good "changed flags"; else bad "changed flags"; fi
+
+# Installed, and run from there without the source beside it.
+if $MAKE -s install DESTDIR="$work/root" PREFIX=/usr >/dev/null && same_story install "$work/root/usr/bin/run"; then
     ln -s "$work/root/usr/bin/run" "$work/link"
     same_story symlink "$work/link"
-    make -s uninstall DESTDIR="$work/root" PREFIX=/usr
+    if [ -x "$work/root/usr/bin/run-download" ]; then good run-download; else bad "run-download is not installed"; fi
+    $MAKE -s uninstall DESTDIR="$work/root" PREFIX=/usr
     left=$(find "$work/root" -type f | wc -l)
     if [ "$left" -eq 0 ]; then good uninstall; else bad "uninstall: $left files stay"; fi
 else

@@ -1,6 +1,8 @@
-/* The tests' whole framework: check() counts, report() prints the closing line. */
+/* The whole framework of the tests: check() counts, report() prints the closing line. */
 #ifndef CHECK_H
 #define CHECK_H
+
+#include "base/base.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +28,7 @@ static inline void skip(const char *what)
     printf("skipped: %s\n", what);
 }
 
-/* An emulator runs this program, slowly: fewer ways to cut the same work will do. */
+/* Does an emulator run this program? It is slow, so fewer ways to divide the same work will do. */
 static inline int emulated(void)
 {
     const char *emulator = getenv("EMULATOR");
@@ -43,7 +45,7 @@ static inline int emulated(void)
 #define SANITIZED 0
 #endif
 
-/* A sanitizer or valgrind watches: they need memory of their own, and have a malloc of their own. */
+/* Does a sanitizer or valgrind watch? They need memory of their own, and bring a malloc() of their own. */
 static inline int watched(void)
 {
     const char *preloaded = getenv("LD_PRELOAD");

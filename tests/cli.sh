@@ -1,10 +1,11 @@
 #!/bin/sh
-# The program as its users meet it. Each tests/cli/NAME.cmd is a shell script, run in an empty folder with `run` in its path; what it
-# prints, what it says and how it ends must be NAME.out, NAME.err and NAME.exit (default: nothing, nothing, 0). Exit 77 skips a case.
+# The program as its users meet it. Each tests/cli/NAME.cmd is a shell script that runs in an empty folder with `run`
+# in its PATH. Its standard output, its standard error and its exit code must be those in NAME.out, NAME.err and
+# NAME.exit; a missing file stands for nothing, nothing and 0. A case that exits with 77 is skipped.
 #
 #     RUN=./run tests/cli.sh [NAME..]
 #
-# Cases find $DEMO (the demo model), $CASES (their own folder) and $GOLDEN, if it is set.
+# Cases may use $DEMO (the demo model), $CASES (their own folder), and $GOLDEN if it is set.
 set -u
 : "${RUN:=./run}"
 case $RUN in /*) ;; *) RUN=$(pwd)/$RUN ;; esac
@@ -25,7 +26,7 @@ unset HF_HOME HF_HUB_CACHE HUGGINGFACE_HUB_CACHE XDG_CACHE_HOME NO_COLOR 2>/dev/
 
 passed=0 failed=0 skipped=0
 
-differs() { # what expected got
+differs() { # differs WHAT EXPECTED GOT: two files; a missing one is empty
     if [ -f "$2" ]; then cmp -s "$2" "$3" && return 1; else [ ! -s "$3" ] && return 1; fi
     echo "$name: wrong $1:"
     if [ -f "$2" ]; then diff "$2" "$3" | head -n 20; else head -n 20 "$3"; fi

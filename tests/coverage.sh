@@ -1,11 +1,12 @@
 #!/bin/sh
-# Which lines and branches of each room its own test programs reach, calls that fail (tests/failing.h) included: a line of
-# gcov's figures for each file. What scripts reach by running ./run does not count, but what test_crash does with it.
-# GOLDEN=DIR adds the larger reference data. Exit 1 if something does not build or a test fails.
+# Which lines and branches of each module its own tests reach, among them calls that fail (failing_calls.h). It prints
+# gcov's figures, a line for each file. Only what a test program runs itself counts, and what test_crash does with
+# ./run; the scripts' runs don't. GOLDEN=DIR adds the larger reference data. Exit 1 if something does not build or a
+# test fails.
 #
-#     tests/coverage.sh [FILE..]      the lines of FILE that no test reaches are listed, too
+#     tests/coverage.sh [FILE..]      lists the lines of each FILE that no test reaches, too
 #
-# GCOV="llvm-cov gcov" goes with CC=clang.
+# With CC=clang set GCOV="llvm-cov gcov".
 set -u
 : "${CC:=gcc}" "${MAKE:=make}" "${GCOV:=gcov}"
 cd "$(dirname "$0")/.." || exit 1
@@ -15,43 +16,35 @@ if ! command -v "${GCOV%% *}" >/dev/null; then
     exit 1
 fi
 
-rooms="json: json
-unicode: unicode
-threads: threads
-matmul: matmul attention
-net: net
-safetensors: safetensors
-checkpoint: checkpoint ops crash
-tokenizer: tokenizer
-sample: sample"
+# files of a module: its tests
+modules="base/*.c: base unicode threads sha256
+json.c: json
+kernels/*.c: matmul attention
+net.c: net
+safetensors.c: safetensors weights
+checkpoint/*.c: checkpoint weights number slice edit split crash net
+tokenizer.c tokenizer/*.c: tokenizer
+generate/*.c: sample"
 
-files_of() {
-    case $1 in
-    matmul) echo matmul*.c attention.c ;;
-    safetensors | checkpoint | tokenizer) echo "$1"*.c ;;
-    *) echo "$1.c" ;;
-    esac
-}
-
-figures() { # of a file
-    $GCOV -b -n -o $build "$1" 2>/dev/null | awk -v f="$1" '
+figures() { # figures FILE: its line
+    $GCOV -b -n -o "$build/${1%.c}.o" "$1" 2>/dev/null | awk -v f="$1" '
         $0 == "File \047" f "\047" { on = 1 }
         on && /^Lines executed/ { lines = $0 }
         on && /^Taken at least once/ { branches = $0; exit }
         END {
             if (!sub(/.*:/, "", lines)) lines = "none"
             if (!sub(/.*:/, "", branches)) branches = "none"
-            printf "%-24s lines %-18s branches %s\n", f, lines, branches
+            printf "%-26s lines %-18s branches %s\n", f, lines, branches
         }'
 }
 
-programs=$(echo "$rooms" | sed 's/.*: //' | tr ' ' '\n' | sed "s|^|$build/tests/test_|")
+programs=$(echo "$modules" | sed 's/.*: //' | tr ' ' '\n' | sort -u | sed "s|^|$build/tests/test_|")
 # shellcheck disable=SC2086
-$MAKE -s BUILD=$build BIN=run-coverage CC="$CC" EXTRA="-O0 --coverage" LDFLAGS=--coverage run-coverage $programs || exit 1
+$MAKE -s BUILD=$build BIN=run-coverage CC="$CC" EXTRA="-O0 --coverage" run-coverage $programs || exit 1
 export RUN=./run-coverage
 failed=0
-while IFS=: read -r room tests; do
-    rm -f $build/*.gcda
+while IFS=: read -r files tests; do
+    find $build -name '*.gcda' -exec rm -f {} +
     for test in $tests; do
         if ! $build/tests/test_"$test" </dev/null >$build/tests.log 2>&1; then
             grep 'failed' $build/tests.log
@@ -59,13 +52,13 @@ while IFS=: read -r room tests; do
             failed=1
         fi
     done
-    for file in $(files_of "$room"); do
+    for file in $files; do
         figures "$file"
         for wanted; do
-            [ "$wanted" != "$file" ] || $GCOV -t -o $build "$file" 2>/dev/null | grep '#####'
+            [ "$wanted" != "$file" ] || $GCOV -t -o "$build/${file%.c}.o" "$file" 2>/dev/null | grep '#####'
         done
     done
 done <<END
-$rooms
+$modules
 END
 exit $failed

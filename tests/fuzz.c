@@ -17,6 +17,7 @@
 
 #include "base/sha256.h"
 #include "base/unicode.h"
+#include "checkpoint/config.h"
 #include "checkpoint/edit.h"
 #include "checkpoint/journal.h"
 #include "checkpoint/mask.h"
@@ -26,8 +27,10 @@
 #include "checkpoint/slice.h"
 #include "checkpoint/statistics.h"
 #include "checkpoint/weights.h"
-#include "commands/slice.h"
+#include "commands/info.c"
+#include "commands/sampling.h"
 #include "commands/tokenize.c"
+#include "generate/config.h"
 
 #define MOST 8192 /* bytes of an input */
 
@@ -50,7 +53,8 @@ _Noreturn void __wrap_exit(int code)
     __real_exit(code);
 }
 
-const Command commands[] = {{"generate", "[PROMPT]", "a command", NULL}, {NULL, NULL, NULL, NULL}};
+static const Command generate_command = {"generate", "[PROMPT]", 0, 3, true, "a command", NULL};
+const Command *this_command;
 
 #define demand(condition)                                                                                              \
     do {                                                                                                               \
@@ -71,7 +75,7 @@ static const char *in_folder(const char *name)
     return path[turn];
 }
 
-static void write_file(const char *name, const void *bytes, size_t n)
+static void put_file(const char *name, const void *bytes, size_t n)
 {
     int fd = open(in_folder(name), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     demand(fd >= 0 && write(fd, bytes, n) == (ssize_t)n);
@@ -81,30 +85,30 @@ static void write_file(const char *name, const void *bytes, size_t n)
 /* A copy that ends where the input ends, so that a sanitizer sees what reads beyond. */
 static char *exact_copy(const void *bytes, size_t n)
 {
-    char *copy = must(malloc(n ? n : 1));
+    char *copy = xmalloc(n ? n : 1);
     memcpy(copy, bytes, n);
     return copy;
 }
 
 static char *with_nul(const void *bytes, size_t n)
 {
-    char *copy = must(malloc(n + 1));
+    char *copy = xmalloc(n + 1);
     memcpy(copy, bytes, n);
     copy[n] = '\0';
     return copy;
 }
 
 /* A .safetensors file of this header, its data 0, 1, 2 ... */
-static void write_model(const char *name, const char *header, size_t data)
+static void put_model(const char *name, const char *header, size_t data)
 {
     size_t n = strlen(header);
-    unsigned char *bytes = must(calloc(1, 8 + n + data));
+    unsigned char *bytes = xcalloc(8 + n + data, 1);
     for (int i = 0; i < 8; i++)
         bytes[i] = (unsigned char)(n >> 8 * i);
     memcpy(bytes + 8, header, n);
     for (size_t i = 0; i < data; i++)
         bytes[8 + n + i] = (unsigned char)(i * 7);
-    write_file(name, bytes, 8 + n + data);
+    put_file(name, bytes, 8 + n + data);
     free(bytes);
 }
 
@@ -210,10 +214,10 @@ static void walk_tensors(Checkpoint *c)
         }
         name_matches("*a?.*", t->name, t->name_length);
     }
-    info_warnings(&c->st);
-    info_summary(c);
-    info_map(c);
-    info_json(c, NULL);
+    print_warnings(&c->st);
+    print_summary(c);
+    print_map(c);
+    write_file("", &c->st, NULL);
 }
 
 /* Opened by mapping or by reading, and all that info tells of it. */
@@ -222,7 +226,7 @@ static void fuzz_safetensors(const unsigned char *bytes, size_t n)
     static char path[128];
     Checkpoint c;
     char err[512];
-    write_file("open.safetensors", bytes, n);
+    put_file("open.safetensors", bytes, n);
     snprintf(path, sizeof path, "%s", in_folder("open.safetensors"));
     if (checkpoint_open(&c, path, n & 1, err) == 0) {
         walk_tensors(&c);
@@ -239,16 +243,16 @@ static void fuzz_index(const unsigned char *bytes, size_t n)
     Checkpoint c;
     char err[512];
     if (!ready) {
-        write_model("x.safetensors", small_header, 59);
-        write_model("y.safetensors", "{\"d\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4);
+        put_model("x.safetensors", small_header, 59);
+        put_model("y.safetensors", "{\"d\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4);
         ready = true;
     }
-    write_file("model.safetensors.index.json", bytes, n);
+    put_file("model.safetensors.index.json", bytes, n);
     if (checkpoint_open(&c, in_folder("model.safetensors.index.json"), false, err) != 0)
         return;
     for (size_t i = 0; i < checkpoint_tensor_count(&c); i++)
         demand(strncmp(checkpoint_tensor(&c, i)->file->path, folder, strlen(folder)) == 0);
-    info_summary(&c);
+    print_summary(&c);
     checkpoint_close(&c);
 }
 
@@ -317,12 +321,12 @@ static void fuzz_config(const unsigned char *bytes, size_t n)
     char err[512], *text = exact_copy(bytes, n);
     Config c = {0};
     if (!st.path) {
-        write_model("weights.safetensors", small_header, 59);
+        put_model("weights.safetensors", small_header, 59);
         demand(safetensors_open(in_folder("weights.safetensors"), &st) == 0);
     }
     if (config_parse(&c, text, n, "config.json", err) == 0) {
         TransformerWeights w = {.mode = MODE_BF16};
-        float scale, *frequencies = c.head_dim < 1 << 16 ? must(malloc((c.head_dim / 2 + 1) * sizeof(float))) : NULL;
+        float scale, *frequencies = c.head_dim < 1 << 16 ? xmalloc((c.head_dim / 2 + 1) * sizeof(float)) : NULL;
         demand(c.n_heads && c.n_kv_heads && c.n_heads % c.n_kv_heads == 0);
         if (frequencies)
             rope_frequencies(&c, frequencies, &scale);
@@ -393,7 +397,7 @@ static void open_tokenizer_file(const char *name)
 
 static void fuzz_tokenizer(const unsigned char *bytes, size_t n)
 {
-    write_file("tokenizer.json", bytes, n);
+    put_file("tokenizer.json", bytes, n);
     open_tokenizer_file("tokenizer.json");
 }
 
@@ -403,8 +407,8 @@ static void fuzz_vocab(const unsigned char *bytes, size_t n)
     const unsigned char *zero = memchr(bytes, 0, n);
     size_t vocab = zero ? (size_t)(zero - bytes) : n;
     mkdir(in_folder("vocab"), 0700);
-    write_file("vocab/vocab.json", bytes, vocab);
-    write_file("vocab/merges.txt", zero ? zero + 1 : bytes, zero ? n - vocab - 1 : 0);
+    put_file("vocab/vocab.json", bytes, vocab);
+    put_file("vocab/merges.txt", zero ? zero + 1 : bytes, zero ? n - vocab - 1 : 0);
     open_tokenizer_file("vocab");
 }
 
@@ -417,7 +421,7 @@ static const char tiny_tokenizer[] =
 static void fuzz_template(const unsigned char *bytes, size_t n)
 {
     mkdir(in_folder("chat"), 0700);
-    write_file("chat/tokenizer.json", tiny_tokenizer, sizeof tiny_tokenizer - 1);
+    put_file("chat/tokenizer.json", tiny_tokenizer, sizeof tiny_tokenizer - 1);
     FILE *f = fopen(in_folder("chat/tokenizer_config.json"), "w");
     fputs("{\"chat_template\":", f);
     json_write_string(f, (const char *)bytes, n);
@@ -471,7 +475,7 @@ static void fuzz_text(const unsigned char *bytes, size_t n)
 /* What `run tokenize --jsonl` reads. */
 static void fuzz_jsonl(const unsigned char *bytes, size_t n)
 {
-    write_file("requests", bytes, n);
+    put_file("requests", bytes, n);
     int fd = open(in_folder("requests"), O_RDONLY);
     demand(fd >= 0 && dup2(fd, STDIN_FILENO) == STDIN_FILENO);
     close(fd);
@@ -487,7 +491,7 @@ static void fuzz_options(const unsigned char *bytes, size_t n)
         size_t size, count;
         uint64_t u64, bytes;
         double number;
-        PromptArguments prompt;
+        Prompt prompt;
         SamplingArguments sampling;
     } got;
     static const Option options[] = {
@@ -503,7 +507,7 @@ static void fuzz_options(const unsigned char *bytes, size_t n)
         {0},
     };
     static char *text, *argv[34];
-    static int *ids;
+    static IdList ids;
     int argc = 1;
     text = with_nul(bytes, n);
     memset(&got, 0, sizeof got);
@@ -515,23 +519,19 @@ static void fuzz_options(const unsigned char *bytes, size_t n)
     if (__lsan_disable)
         __lsan_disable(); /* what exit() leaves behind is no leak */
     if (!setjmp(at_exit)) {
-        command_name = "generate";
-        int count = options_parse(argc, argv, options, true, NULL, "run generate\n\nmore");
+        this_command = &generate_command;
+        int count = options_parse(argc, argv, options, NULL, "run generate\n\nmore");
         demand(count < argc);
         demand(!got.text || (got.text >= text && got.text <= text + n));
-        arguments_at_most(count, 3, argv);
         for (int i = 1; i <= count; i++)
-            demand(expand_escapes(argv[i], strlen(argv[i])) <= n);
-        if (got.prompt.ids) {
-            size_t n_ids;
-            ids = parse_ids(got.prompt.ids, &n_ids);
-        }
+            demand(input_unescape(argv[i], strlen(argv[i])) <= n);
+        if (got.prompt.ids)
+            ids = input_ids(got.prompt.ids);
     }
     if (__lsan_enable)
         __lsan_enable();
     exit_is_caught = false;
-    free(ids);
-    ids = NULL;
+    id_list_free(&ids);
     free(text);
     got.text = NULL;
 }
@@ -549,7 +549,7 @@ static void fuzz_journal(const unsigned char *bytes, size_t n)
     size_t undone = 0;
     if (n < 1)
         return;
-    write_model("edited.safetensors", small_header, 59);
+    put_model("edited.safetensors", small_header, 59);
     char *copy = exact_copy(bytes + 1, n - 1);
     unsigned char *journal = (unsigned char *)copy;
     if (n - 1 >= HEAD && bytes[0] & 2) {
@@ -574,7 +574,7 @@ static void fuzz_journal(const unsigned char *bytes, size_t n)
         sha256_update(&s, journal + STEP, HASH - STEP);
         sha256_final(&s, journal + HASH);
     }
-    write_file("edited.safetensors.undo", journal, n - 1);
+    put_file("edited.safetensors.undo", journal, n - 1);
     edit_pending(in_folder("edited.safetensors"), err);
     if (checkpoint_open(&c, in_folder("edited.safetensors"), false, err) == 0) {
         if (edit_undo(&c, &undone, err) == 0)
@@ -593,9 +593,9 @@ static void fuzz_patch(const unsigned char *bytes, size_t n)
     char err[512];
     uint64_t zeroed = 0;
     if (!ready)
-        write_model("base.safetensors", small_header, 59);
+        put_model("base.safetensors", small_header, 59);
     ready = true;
-    write_file("patch.safetensors", bytes, n);
+    put_file("patch.safetensors", bytes, n);
     if (checkpoint_open(&patch, in_folder("patch.safetensors"), true, err) != 0)
         return;
     demand(checkpoint_open(&c, in_folder("base.safetensors"), false, err) == 0);
@@ -659,7 +659,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
     if (!entries[entry].has_header || seed % 4 == 0 || size < 8 || length > size - 8 || max < 16)
         return LLVMFuzzerMutate(data, size, max);
     size_t rest = size - 8 - (size_t)length;
-    unsigned char *data_part = must(malloc(rest + 1));
+    unsigned char *data_part = xmalloc(rest + 1);
     memcpy(data_part, data + 8 + length, rest);
     size_t n = LLVMFuzzerMutate(data + 8, (size_t)length, max - 8);
     for (int i = 0; i < 8; i++)
@@ -735,9 +735,9 @@ static int add_seed(const char *path, const struct stat *info, int type, struct 
     FILE *f = type == FTW_F && info->st_size <= 1 << 20 ? fopen(path, "rb") : NULL;
     if (!f)
         return 0;
-    seeds = must(realloc(seeds, (n_seeds + 1) * sizeof *seeds));
+    seeds = xrealloc(seeds, (n_seeds + 1) * sizeof *seeds);
     Seed *s = &seeds[n_seeds++];
-    s->bytes = must(malloc((size_t)info->st_size + 1));
+    s->bytes = xmalloc((size_t)info->st_size + 1);
     s->n = fread(s->bytes, 1, (size_t)info->st_size, f);
     fclose(f);
     return 0;
@@ -848,7 +848,7 @@ int main(int argc, char **argv)
         if (argv[i][0] != '-')
             nftw(argv[i], add_seed, 16, FTW_PHYS);
     uint64_t done = 0;
-    uint8_t *data = must(malloc(MOST));
+    uint8_t *data = xmalloc(MOST);
     for (size_t i = 0; i < n_seeds && done < runs; i++, done++)
         LLVMFuzzerTestOneInput(seeds[i].bytes, seeds[i].n);
     for (double end = seconds_now() + (double)seconds; done < runs && (!seconds || seconds_now() < end); done++) {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/data/sample_cases.jsonl: logits, options, and what the reference's logits processors leave of them.
+"""Writes tests/data/sample_cases.jsonl: logits, options, and the ids that the reference's logits processors keep.
 
     python3 tests/make_sample_cases.py > tests/data/sample_cases.jsonl      (torch, transformers 5.24)
 
-One case a line: {"logits", "seen", options as generation_config.json calls them, "ids": what is left, "probs": theirs}.
-Logits are multiples of 1/1024, so that the text has their exact value. Cases that rounding decides are left out, exact
+Each line is a case: {"logits", "seen", options as in generation_config.json, "ids": what is kept, "probs": theirs}.
+Logits are multiples of 1/1024, so that the text has their exact values. Cases that rounding decides are left out; exact
 ties are not.
 """
 import json, random

@@ -3,11 +3,11 @@
 
 usage: make_tokenizer_cases.py CASES TOKENIZER_CONFIG
 
-CASES holds tokenizer.json, encode.jsonl and decode.jsonl, from which every eighth case is taken; TEXTS are added.
+CASES has tokenizer.json, encode.jsonl and decode.jsonl. Every eighth of their cases is taken, and TEXTS are added.
 seams.json is the same tokenizer with other merges: every two characters of its alphabet become one token, so that the
-ids in seams.jsonl tell where words end. variants.jsonl: changes of tokenizer.json, and what it encodes and decodes
-then. TOKENIZER_CONFIG is Qwen2.5's tokenizer_config.json with its chat template; others of the family are written from
-it below. They are rendered by Jinja 2 with the settings that the reference uses.
+ids in seams.jsonl tell where words end. variants.jsonl has changes of tokenizer.json, and what the changed tokenizer
+encodes and decodes. TOKENIZER_CONFIG is Qwen2.5's tokenizer_config.json with its chat template; the templates of the
+rest of the family are written below. Jinja 2 renders them with the settings that the reference uses.
 """
 import json
 import os
@@ -40,12 +40,12 @@ BORDERS = ("zAZ09`{@[/:~\0\x08\x0b\x0c\x0e\x1c\x1f\x7f\u0080\u0085\u00a0"
            "\u4fff\u9fff\ua000\uabff\uafff\ud7a3\ud7fb\ufffd\u00ff\u017e")
 BYTES = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
 BYTES += [b for b in range(256) if b not in BYTES]
-LETTER = {b: chr(b if i < 188 else 256 + i - 188) for i, b in enumerate(BYTES)}
+BYTE_TO_UNICODE = {b: chr(b if i < 188 else 256 + i - 188) for i, b in enumerate(BYTES)}
 
 
-def written(text):
-    """Text in byte letters."""
-    return "".join(LETTER[b] for b in text.encode())
+def spelled(text):
+    """The bytes of the text as a tokenizer.json spells them."""
+    return "".join(BYTE_TO_UNICODE[b] for b in text.encode())
 
 
 def compact(value):
@@ -54,11 +54,12 @@ def compact(value):
 
 def seams(small, random_):
     """A tokenizer like small, and texts for it."""
-    vocab, merges, characters = [LETTER[b] for b in BYTES], [], sorted({written(c) for c in ALPHABET + BORDERS})
+    vocab, merges = [BYTE_TO_UNICODE[b] for b in BYTES], []
+    characters = sorted({spelled(c) for c in ALPHABET + BORDERS})
     for c in characters:
         for i in range(1, len(c)):
             merges.append(c[:i] + " " + c[i])
-    rare, common = {written(c) for c in BORDERS}, {written(c) for c in "a1. "}
+    rare, common = {spelled(c) for c in BORDERS}, {spelled(c) for c in "a1. "}
     pairs = [x + " " + y for x in characters for y in characters if not {x, y} & rare or {x, y} & common]
     random_.shuffle(pairs)
     merges += pairs
@@ -81,18 +82,19 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": Fa
 
 
 def added(*tokens):
-    """Changes the list of added tokens: each is a text, or a text and flags; without an id it gets the next one."""
+    """A change that adds tokens: each is a text, or a text and flags. Without an id it gets the next one."""
     out, usual = "", {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
     following = 600
     for token in tokens:
         text, flags = token if isinstance(token, tuple) else (token, {})
         out += "," + compact({"id": following, "content": text, **usual, **flags})
-        following += "id" not in flags
+        if "id" not in flags:
+            following += 1
     return END, END[:-1] + out + "]"
 
 
 def template(*single, ids=(594,)):
-    """A post-processor for texts with <|endoftext|> about them; these ids are put for it."""
+    """A post-processor that puts <|endoftext|> around texts, as these ids."""
     return {"type": "TemplateProcessing", "single": list(single), "pair": [], "special_tokens": {
         "<|endoftext|>": {"id": "<|endoftext|>", "ids": list(ids), "tokens": ["<|endoftext|>"] * len(ids)},
         "<|endoftexu|>": {"id": "<|endoftexu|>", "ids": [596], "tokens": ["<|im_end|>"]},
@@ -100,12 +102,12 @@ def template(*single, ids=(594,)):
 
 
 def processed(value):
-    """Changes the post-processor."""
+    """A change of the post-processor."""
     return POST, POST[:17] + compact(value)
 
 
 def model(vocab, *merges):
-    """Changes the vocabulary and the merges; no tokens are added."""
+    """A change of the vocabulary and the merges, without added tokens."""
     vocab = compact({t: i for i, t in enumerate(vocab)})
     return ('"vocab":{', '"vocab":' + vocab + ',"x":{', '"merges":[', '"merges":' + compact(merges) + ',"y":[',
             '"added_tokens":[', '"added_tokens":[],"z":[')
@@ -154,13 +156,13 @@ VARIANTS = [
     (model(["\xe4", "\xe4\xb8\u0143", "\xb8", "\u0143", "\xe4\xb8", "\u4e2d"],
            "\xe4 \xb8", "\xe4\xb8 \u0143"), ["\u4e2d"], [5, 1]),
     (model(["a", "\u4e2d", "\u4e2da", "a\u4e2d"], "\u4e2d a", "a \u4e2d"), ["\u4e2da\u4e2d"], [2, 3]),
-    (model([*map(written, ["a", "b", "ab", "b\u4e2d", "\u4e2d"]), *written("\u4e2d"), written("\u4e2d")[:2]],
+    (model([*map(spelled, ["a", "b", "ab", "b\u4e2d", "\u4e2d"]), *spelled("\u4e2d"), spelled("\u4e2d")[:2]],
            "b \xe4\xb8\u0143", "a b", "\xe4 \xb8", "\xe4\xb8 \u0143"),
      ["ab\u4e2d", "b\u4e2d"], []),
-    (model([*map(written, ["a", "b", "ba", "\u4e2db", "\u4e2d"]), *written("\u4e2d"), written("\u4e2d")[:2]],
+    (model([*map(spelled, ["a", "b", "ba", "\u4e2db", "\u4e2d"]), *spelled("\u4e2d"), spelled("\u4e2d")[:2]],
            "\xe4\xb8\u0143 b", "b a", "\xe4 \xb8", "\xe4\xb8 \u0143"),
      ["\u4e2dba", "\u4e2db"], []),
-    (model([*map(written, ["a", "b", "ab", "b\u4e2d", "\u4e2d"]), *written("\u4e2d"), "\xe4\xb8", "\xb8\u0143"],
+    (model([*map(spelled, ["a", "b", "ab", "b\u4e2d", "\u4e2d"]), *spelled("\u4e2d"), "\xe4\xb8", "\xb8\u0143"],
            "\xe4 \xb8", "\xb8 \u0143", "\xe4 \xb8\u0143", "b \xe4\xb8\u0143", "a b", "\xe4\xb8 \u0143"),
      ["ab\u4e2d"], []),
     (model(["a", "", "b"], " a", "b "), ["ab"], [1, 0]),
@@ -239,7 +241,7 @@ FRAGMENTS = [
 
 
 def fragments():
-    """A template that is more than ChatML when a conversation begins with "go"."""
+    """A template that writes more than ChatML when a conversation begins with "go"."""
     conditions = ["{% if " + c + " %}1{% else %}0{% endif %}" for c in CONDITIONS]
     return ("{% if messages[0].content == 'go' %}" + "|".join(conditions + FRAGMENTS) + "|{% endif %}" +
             "{% for message in messages %}" + TURN + "{% endfor %}" + PROMPT + "{# the end #}")

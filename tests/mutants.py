@@ -1,28 +1,29 @@
-"""Do the tests notice when the code is wrong? Operators and constants are changed, one at a time, and the room's own
-tests run: how many fail is printed, and each change that no test noticed.
+"""Do the tests notice when the code is wrong? Operators and constants of a file are changed, one at a time, and the
+module's own tests run. It prints how many changes they noticed, and each one that no test noticed.
 
     python3 tests/mutants.py [COUNT] [FILE..]
 
-COUNT changes of each FILE are chosen by chance, SEED=N choosing others; "all" tries every one. Default: $MUTANTS or 40,
-of all files of ROOMS. A test that hangs or crashes has noticed, too. Exit 1 if fewer than MINIMUM % are noticed in a
-file. With GOLDEN=DIR the tests use the larger reference data.
+COUNT changes of each FILE are chosen by chance (another SEED=N chooses others); "all" tries every one. Default: $MUTANTS
+or 40, of all files of TESTS_OF. A test that hangs or crashes has noticed, too. Exit 1 if fewer than MINIMUM % are
+noticed in a file. With GOLDEN=DIR the tests use the larger reference data.
 
-What compiles to the same machine code is no change and is counted apart, as is what does not compile. Changes that make
-no difference to what a caller can see stand in EQUIVALENT, each with its reason, and are counted apart as well.
+A change that compiles to the same machine code is none and is counted apart, as is one that does not compile. Changes
+that make no difference to what a caller can see stand in EQUIVALENT, each with its reason, and are counted apart as well.
 """
 import glob, os, random, re, resource, shutil, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 MINIMUM = 90
-ROOMS = {"json.c": ["test_json"],
-         "safetensors.c": ["test_safetensors"],
-         "safetensors_header.c": ["test_safetensors"],
-         "tokenizer.c": ["test_tokenizer"],
-         "tokenizer_read.c": ["test_tokenizer"],
-         "tokenizer_chat.c": ["test_tokenizer"]}
+TESTS_OF = {"json.c": ["test_json"],
+            "safetensors.c": ["test_safetensors", "test_weights"],
+            "checkpoint/weights.c": ["test_weights", "test_checkpoint"],
+            "tokenizer.c": ["test_tokenizer"],
+            "tokenizer/read.c": ["test_tokenizer"],
+            "tokenizer/chat.c": ["test_tokenizer"]}
+MODULES = [".", "base", "kernels", "tokenizer", "generate", "checkpoint"] # folders
 
 EQUIVALENT = "tests/data/equivalent_changes.txt"
-FLAGS = "-std=c11 -O1 -ffp-contract=off -D_GNU_SOURCE -w -iquote .".split()
+FLAGS = "-std=c11 -O1 -w -I.".split()
 CC = os.environ.get("CC", "cc")
 JOBS = 2
 
@@ -64,7 +65,7 @@ def blank(m):
 
 
 def places(text):
-    """(begin, end, replacement) of every possible change, comments, texts and preprocessor lines aside."""
+    """(begin, end, replacement) of every possible change outside of comments, texts and preprocessor lines."""
     code = re.sub(r"/\*.*?\*/|//[^\n]*|\"(\\.|[^\"\\\n])*\"|'(\\.|[^'\\\n])+'", blank, text, flags=re.S)
     code = re.sub(BUFFERS, blank, re.sub(r"(?m)^\s*#(\\\n|[^\n])*", blank, code))
     for pattern, to in OPERATORS:
@@ -79,7 +80,7 @@ def shown(text, begin, end, to):
 
 
 def limit(seconds):
-    """A wrong program may ask for anything."""
+    """A wrong program may ask for any amount of time and memory."""
     def set_limits():
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
@@ -88,8 +89,8 @@ def limit(seconds):
 
 
 def passes(program, seconds, folder):
-    """seconds of processor time. What waits forever is ended after ten times as many looks, a second apart: not by the
-    clock, which goes on while a machine is busy elsewhere."""
+    """Whether it exits with 0 within so many seconds of processor time. A program that waits forever is ended after ten
+    times as many looks, a second apart; a clock would go on while the machine is busy elsewhere."""
     tmp = tempfile.mkdtemp(dir=folder)
     child = subprocess.Popen([program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                              env={**os.environ, "TMPDIR": tmp}, preexec_fn=limit(seconds))
@@ -109,14 +110,15 @@ def compile(source, to, *flags):
 
 
 class Bench:
-    """The objects of all rooms and of the tests of some files, to be linked with a changed one."""
+    """The object files of all modules and of the tests of some files, to be linked with a changed one."""
 
     def __init__(self, files, folder):
         self.folder, self.objects, self.seconds = folder, {}, {}
         with open(folder + "/first.h", "w") as f:
             f.write(CHECK % os.getcwd())
-        tests = {t for file in files for t in ROOMS[file]}
-        sources = [f for f in glob.glob("*.c") if f != "run.c"] + ["tests/%s.c" % t for t in tests]
+        tests = {t for file in files for t in TESTS_OF[file]}
+        sources = [os.path.normpath(f) for m in MODULES for f in glob.glob(m + "/*.c") if f != "./run.c"]
+        sources += ["tests/%s.c" % t for t in tests]
         for source in sources:
             self.objects[source] = to = folder + "/" + source.replace("/", "_") + ".o"
             extra = ["-include", folder + "/first.h"] if source.startswith("tests/") else []
@@ -131,13 +133,13 @@ class Bench:
             self.seconds[test] = int(2 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)) + 2
 
     def link(self, test, file, to, changed=None):
-        rooms = [o for f, o in self.objects.items() if f != file and not f.startswith("tests/")]
-        objects = [self.objects["tests/%s.c" % test], *rooms, *([changed] if changed else [])]
+        others = [o for f, o in self.objects.items() if f != file and not f.startswith("tests/")]
+        objects = [self.objects["tests/%s.c" % test], *others, *([changed] if changed else [])]
         subprocess.run([CC, "-o", to, *objects, "-lm", "-lpthread"], check=True)
         return to
 
     def compile_text(self, text, folder):
-        """The object's bytes, or None."""
+        """The object file's bytes, or None if it does not compile."""
         with open(folder + "/changed.c", "w") as f:
             f.write(text)
         if not compile(folder + "/changed.c", folder + "/changed.o"):
@@ -146,14 +148,14 @@ class Bench:
             return f.read()
 
     def verdict(self, file, text, original):
-        """Of this text in place of the file, whose object is original."""
+        """What becomes of the tests with this text in place of the file, whose object file is `original`."""
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
             code = self.compile_text(text, folder)
             if code is None:
                 return "does not compile"
             if code == original:
                 return "the same code"
-            for test in ROOMS[file]:
+            for test in TESTS_OF[file]:
                 program = self.link(test, file, folder + "/test", folder + "/changed.o")
                 if not passes(program, self.seconds[test], folder):
                     return "noticed"
@@ -161,7 +163,8 @@ class Bench:
 
 
 def check_file(file, count, bench, equivalent):
-    """Noticed and tried changes of a file. Those without a verdict on the tests are replaced by others."""
+    """How many changes of a file were noticed and tried, and whether that is enough. A change that says nothing of the
+    tests is replaced by another."""
     with open(file) as f:
         text = f.read()
     with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
@@ -207,10 +210,10 @@ def main():
     arguments = sys.argv[1:]
     is_count = arguments and (arguments[0] == "all" or arguments[0].isdigit())
     count = arguments.pop(0) if is_count else os.environ.get("MUTANTS", "40")
-    files = arguments or list(ROOMS)
-    unknown = [f for f in files if f not in ROOMS]
+    files = arguments or list(TESTS_OF)
+    unknown = [f for f in files if f not in TESTS_OF]
     if unknown:
-        sys.exit("mutants: no tests are known for %s, only for %s" % (unknown[0], ", ".join(ROOMS)))
+        sys.exit("mutants: no tests are known for %s, only for %s" % (unknown[0], ", ".join(TESTS_OF)))
     with tempfile.TemporaryDirectory() as folder:
         bench, equivalent = Bench(files, folder), equivalent_changes()
         results = [check_file(f, None if count == "all" else int(count), bench, equivalent.get(f, set()))

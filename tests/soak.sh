@@ -1,6 +1,6 @@
 #!/bin/sh
-# A day of use in SOAK_SECONDS (60): rounds of generate, tokenize, edit and undo, split and merge, each compared with
-# the first answer; and one long-lived process that answers requests, whose memory must not grow.
+# A day of use in SOAK_SECONDS (60): rounds of generate, tokenize, edit and undo, split and merge, whose answers must
+# be those of the first round; then one long-lived process that answers requests, whose memory must not grow.
 #
 #     RUN=./run SOAK_SECONDS=60 tests/soak.sh
 set -u
@@ -16,11 +16,13 @@ cp "$demo/model.safetensors" m.safetensors
 passed=0 failed=0
 
 round() {
-    "$RUN" generate "Once upon a time" -m "$demo" -n 20 --seed 7 --temperature 0.8 --json -q -w "$1" | sed 's/"stats".*//'
+    "$RUN" generate "Once upon a time" -m "$demo" -n 20 --seed 7 --temperature 0.8 --json -q -w "$1" |
+        sed 's/"stats".*//'
     "$RUN" tokenize -m "$demo" -f "$demo/config.json" --json
     "$RUN" edit m.safetensors --tensor model.norm.weight --scale 1.5 -q && "$RUN" edit m.safetensors --undo -q
     cksum <m.safetensors
-    "$RUN" split "$demo" parts --by-layer -q && "$RUN" merge parts merged.safetensors -q && "$RUN" diff parts merged.safetensors -q
+    "$RUN" split "$demo" parts --by-layer -q && "$RUN" merge parts merged.safetensors -q &&
+        "$RUN" diff parts merged.safetensors -q
     "$RUN" hash merged.safetensors | tail -n 1
     rm -rf parts merged.safetensors
 }
@@ -48,7 +50,10 @@ pid=$!
 exec 3>requests
 end=$(($(date +%s) + SOAK_SECONDS / 2)) n=0 before=0
 while [ "$(date +%s)" -lt $end ]; do
-    awk -v n=$n 'BEGIN { for (i = 0; i < 2000; i++) printf "{\"text\":\"Once upon a time number %d word%d\"}\n{\"ids\":[%d,5,7]}\n", i, n * 2000 + i, i }' >&3
+    awk -v n=$n 'BEGIN {
+        for (i = 0; i < 2000; i++)
+            printf "{\"text\":\"Once upon a time number %d word%d\"}\n{\"ids\":[%d,5,7]}\n", i, n * 2000 + i, i
+    }' >&3
     n=$((n + 1))
     memory=$(awk '/^VmRSS/ { print $2 }' /proc/$pid/status 2>/dev/null)
     [ $n -ne 5 ] || before=${memory:-0}
@@ -57,9 +62,10 @@ exec 3>&-
 wait $pid || failed=$((failed + 1))
 lines=$(wc -l <answers)
 echo "$lines requests to one process: $before kB at first, ${memory:-?} kB at the end"
-[ "$lines" -eq $((n * 4000)) ] && passed=$((passed + 1)) || { echo "not all were answered"; failed=$((failed + 1)); }
-if [ "$before" -gt 0 ]; then
-    [ "$memory" -le $((before + before / 10 + 1024)) ] && passed=$((passed + 1)) || { echo "memory grew"; failed=$((failed + 1)); }
-fi
+verdict() { # verdict CONDITION WORDS: the words say what is wrong when the condition does not hold
+    if [ $1 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "soak: $2"; fi
+}
+verdict "$lines -eq $((n * 4000))" "not all requests were answered"
+[ "$before" -eq 0 ] || verdict "$memory -le $((before + before / 10 + 1024))" "memory grew"
 echo "soak: $passed passed, $failed failed, 0 skipped"
 [ $failed -eq 0 ]

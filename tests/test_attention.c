@@ -1,4 +1,5 @@
-/* attention.c: every kernel level against the scalar definition bit for bit, and that against double precision. */
+/* kernels/elementary.c, vector.c and attention.c: each level has the bits of the scalar definition, and that is
+ * compared with double precision. */
 #include "base/base.h"
 
 #include <math.h>
@@ -61,7 +62,7 @@ static void drop(Edge e)
     munmap(e.pages, e.bytes);
 }
 
-/* Levels here whose kernels in this room are their own. */
+/* Levels that this machine has, without those that share their kernels in these files with a lower one. */
 static bool distinct(CpuLevel level)
 {
     return cpu_has(level) && level != CPU_AVX512VNNI && level != CPU_AVX512BF16;
@@ -90,7 +91,7 @@ static float float_of(uint32_t bits)
     return f;
 }
 
-/* Distance in units of the last place of the rounded value (that of subnormals below 2^-126). */
+/* Error in units of the last place of the value, which for subnormals is that of the least normal number. */
 static double ulps(double got, long double want, int digits, int least_exponent)
 {
     int e;
@@ -116,7 +117,7 @@ static void test_exp_f32(void)
     check(wrong_edge == 0, "%zu overflows or underflows of exp_f32 differ", wrong_edge);
     check(exp_f32(0) == 1 && exp_f32(-0.0f) == 1, "exp(0)");
     check(exp_f32(INFINITY) == INFINITY && exp_f32(-INFINITY) == 0, "exp of infinities");
-    check(isnan(exp_f32(NAN)) && isnan(exp_f32(-NAN)), "exp of no number");
+    check(isnan(exp_f32(NAN)) && isnan(exp_f32(-NAN)), "exp of NaN");
     check(exp_f32(88.72283f) < INFINITY && exp_f32(88.72284f) == INFINITY, "where exp overflows");
     check(exp_f32(-103.97f) > 0 && exp_f32(-103.98f) == 0, "where exp vanishes");
 }
@@ -143,12 +144,12 @@ static void test_f64(void)
     check(worst_sin < 2e-16, "sin_cos_f64 is off by %.3g", worst_sin);
     check(exp_f64(0) == 1 && exp_f64(1000) == INFINITY && exp_f64(-1000) == 0, "exp at its ends");
     check(log_f64(1) == 0 && log_f64(0) == -INFINITY && log_f64(INFINITY) == INFINITY, "log at its ends");
-    check(isnan(exp_f64(NAN)) && isnan(log_f64(-1)) && isnan(log_f64(NAN)), "exp and log of no number");
+    check(isnan(exp_f64(NAN)) && isnan(log_f64(-1)) && isnan(log_f64(NAN)), "exp and log of NaN");
     double s, c;
     sin_cos_f64(0, &s, &c);
     check(s == 0 && c == 1, "sine and cosine of 0");
     sin_cos_f64(NAN, &s, &c);
-    check(isnan(s) && isnan(c), "sine and cosine of no number");
+    check(isnan(s) && isnan(c), "sine and cosine of NaN");
 }
 
 /* Values made with 60 digits: x, sin x, cos x. */
@@ -185,7 +186,7 @@ static void test_sin_cos_table(void)
         }
 }
 
-/* What the functions give at this level, for comparison with another. */
+/* A digest of what the functions give at this level, to compare it with another level's. */
 static uint64_t functions_digest(void)
 {
     uint64_t h = 1469598103934665603u;
@@ -247,7 +248,7 @@ static void test_loops(CpuLevel level)
     }
 }
 
-/* The definitions themselves, against double precision. */
+/* The definitions, compared with double precision. */
 static void test_definitions(void)
 {
     float x[896], y[896], out[896], cosine[32], sine[32];
@@ -366,7 +367,7 @@ static Case make_case(Shape s, float spread)
         c.edges[b] = at_edge(floats); /* 64-byte aligned, since a block is a multiple of 16 floats */
         c.blocks[b] = c.edges[b].x;
         for (size_t i = 0; i < floats; i++)
-            c.blocks[b][i] = NAN; /* what is not stored must not matter */
+            c.blocks[b][i] = NAN; /* what is not stored must change nothing */
     }
     for (size_t pos = 0; pos < s.length; pos++)
         store(&c, pos);
@@ -380,18 +381,14 @@ static void free_case(Case c)
     free(c.edges), free(c.blocks), free(c.q), free(c.k), free(c.v);
 }
 
-/* Attention of the queries start..start+n-1, up to at_once at a time, in a workspace of at most `room` bytes. */
-static void run_in(size_t room, const Case *c, size_t start, size_t n, size_t at_once, float *out)
+/* Attention of the queries start..start+n-1, up to at_once at a time, in a workspace of at most `most` bytes. */
+static void run_in(size_t most, const Case *c, size_t start, size_t n, size_t at_once, float *out)
 {
-    Workspace ws;
-    char err[512];
     const Shape *s = &c->s;
     size_t width = s->n_heads * s->head_dim;
-    if (workspace_init(&ws, width, at_once, s->head_dim, s->n_heads / s->n_kv_heads, err)) {
-        check(false, "%s", err);
-        return;
-    }
-    ws.size = ws.size < room ? ws.size : room;
+    Workspace ws = {.size = attention_scratch_bytes(s->n_heads / s->n_kv_heads, s->head_dim)};
+    ws.size = MIN(ws.size, most);
+    ws.memory = aligned_alloc(64, ws.size);
     for (size_t t = 0; t < n; t += at_once) {
         size_t count = n - t < at_once ? n - t : at_once;
         Edge q = at_edge(count * width), o = at_edge(count * width);
@@ -410,7 +407,7 @@ static void run_in(size_t room, const Case *c, size_t start, size_t n, size_t at
         memcpy(out + t * width, o.x, count * width * sizeof *out);
         drop(q), drop(o);
     }
-    workspace_free(&ws);
+    free(ws.memory);
 }
 
 static void run_attention(const Case *c, size_t start, size_t n, size_t at_once, float *out)
@@ -462,7 +459,7 @@ static double worst_error(const Case *c, size_t start, size_t n, const float *ou
     return worst;
 }
 
-/* The vector levels and the scalar one, all ways to cut the queries, 1, 2 and 7 threads: the bits of want. */
+/* All levels, several ways to cut the queries, and 1, 2 and 7 threads give the bits of want. */
 static void compare_ways(const Case *c, size_t start, const float *want, const char *name)
 {
     static const int threads[] = {1, 2, 7};
@@ -489,7 +486,7 @@ static void compare_ways(const Case *c, size_t start, const float *want, const c
     free(got);
 }
 
-/* The scalar answer, one query at a time without a pool, is compared with doubles and with everything else. */
+/* The scalar result, one query at a time without a pool, is compared with double precision and with all others. */
 static void test_shape(Shape s, size_t start, float spread)
 {
     char name[128];
@@ -527,7 +524,8 @@ static void test_shapes(void)
         test_shape(cases[i].s, cases[i].start, cases[i].spread);
 }
 
-/* A small workspace: tiles shrink, and partial results do not fit at once and are merged in several rounds. */
+/* In a small workspace tiles shrink, and the results of all splits don't fit at once but are merged in several
+ * rounds. */
 static void test_small_workspace(void)
 {
     char err[512];
@@ -541,17 +539,17 @@ static void test_small_workspace(void)
     check(worst < 2e-6, "long context: off by %g", worst);
     cpu_set_level(cpu_level_best());
     for (int threads = emulated() ? 4 : 1; threads <= 4; threads++)
-        for (size_t room = 16384; room <= 1 << 20; room *= 4) {
+        for (size_t most = 16384; most <= 1 << 20; most *= 4) {
             check(threads_start(threads, err) == 0, "%s", err);
-            run_in(room, &c, start, 20, 1, got);
-            check(same_bits(got, want, 20 * 32), "one at a time, %d threads, %zu bytes", threads, room);
-            run_in(room, &c, start, 20, 20, got);
-            check(same_bits(got, want, 20 * 32), "all at once, %d threads, %zu bytes", threads, room);
+            run_in(most, &c, start, 20, 1, got);
+            check(same_bits(got, want, 20 * 32), "one at a time, %d threads, %zu bytes", threads, most);
+            run_in(most, &c, start, 20, 20, got);
+            check(same_bits(got, want, 20 * 32), "all at once, %d threads, %zu bytes", threads, most);
         }
     free_case(c);
 }
 
-/* A NaN or an infinity makes its own query's heads not-a-number and touches no other query. */
+/* A NaN or an infinity makes NaNs of the queries and heads that see it, and changes no other. */
 static void test_not_numbers(CpuLevel level)
 {
     Shape s = {4, 2, 16, 0, 40};

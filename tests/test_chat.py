@@ -198,7 +198,7 @@ def test_commands():
     lines = err.splitlines()
     check(code == 1 and out == "" and len(lines) == 7, err)
     check("no /hlep: did you mean /help" in lines[0] and "/xyzzy" in lines[1] and "mean" not in lines[1], lines[:2])
-    check("/save needs a FILE" in lines[4] and "/reset takes nothing" in lines[5], lines)
+    check("/save needs a FILE" in lines[4] and "/reset takes no argument" in lines[5], lines)
     code, out, err = piped("/help\n", "-q")
     words = re.findall(r"^/(\w+)", err, re.M)
     check(words == "help system reset undo retry save load tokens exit".split() and code == 0 and out == "", err)

@@ -472,28 +472,11 @@ static void test_wrong_files(void)
     refuses(at("w.safetensors"), "is a tar archive");
 }
 
-/* ---- reading files ---- */
+/* ---- config.json ---- */
 
-static void test_reading(void)
+static void test_reading_config(void)
 {
     char err[512] = "";
-    size_t length = 0;
-    put_bytes(at("r"), "a\0b\n", 4);
-    char *text = file_read(at("r"), 4, &length, err);
-    check(text && length == 4 && memcmp(text, "a\0b\n", 5) == 0, "%s", err);
-    free(text);
-    check(!file_read(at("r"), 3, &length, err) && strstr(err, "/r: has 4 bytes; at most 3 are read"),
-          "%s", err);
-    check(!file_read(at("none"), 9, &length, err) && strstr(err, "/none: No such file"), "%s", err);
-    check(!file_read(root, 9, &length, err) && strstr(err, "is a folder"), "%s", err);
-    check(mkfifo(at("fifo"), 0600) == 0 && !file_read(at("fifo"), 9, &length, err)
-              && strstr(err, "is not a regular file"),
-          "%s", err);
-    put_bytes(at("r"), "", 0);
-    text = file_read(at("r"), 0, &length, err);
-    check(text && length == 0 && !*text, "an empty file: %s", err);
-    free(text);
-
     Checkpoint c;
     Config config;
     check(checkpoint_open(&c, at("one"), false, err) == 0, "%s", err);
@@ -678,7 +661,7 @@ int main(void)
     test_shard_names();
     test_bad_indexes();
     test_wrong_files();
-    test_reading();
+    test_reading_config();
     test_cut();
     test_tied_head();
     test_default();

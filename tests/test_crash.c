@@ -1,6 +1,6 @@
-/* Crash tests: the program is killed, loses power, or finds the disk full or failing, at each call that changes a
- * file, while it edits, undoes, masks, patches, splits and merges. tests/fault.c makes that happen. After each run
- * the files must be as before, as after, or there is a journal that brings back what was before, to the byte.
+/* Crash tests: at each call that changes a file, the program is killed, loses power, or finds the disk full or failing,
+ * while it edits, undoes, masks, patches, splits and merges (preload_crashes.c makes that happen). After each run the
+ * files must be as before or as after, or there is a journal that brings back what was before, to the byte.
  */
 #include "base/base.h"
 
@@ -18,7 +18,7 @@
 #include "checkpoint/edit.h"
 
 static char folder[] = "/tmp/run-crash-XXXXXX";
-static char library[64]; /* fault.c, built */
+static char library[64]; /* preload_crashes.c as a library */
 static const char *program;
 static size_t runs, undone;
 
@@ -49,7 +49,7 @@ static void path_in(char out[256], const char *name)
     snprintf(out, 256, "%s/%s", folder, name);
 }
 
-/* A file's bytes. */
+/* The bytes of a file. */
 typedef struct {
     unsigned char *bytes;
     size_t n;
@@ -86,7 +86,7 @@ static bool is_file(const char *name, Bytes b)
     return same;
 }
 
-/* Whether a name in the folder ends like that. */
+/* Does a name in the folder end like that? */
 static bool has_name(const char *where, const char *end)
 {
     DIR *d = opendir(where);
@@ -100,7 +100,7 @@ static bool has_name(const char *where, const char *end)
     return found;
 }
 
-/* A .safetensors file: header and n bytes that follow from `seed`. */
+/* A .safetensors file of this header and n bytes made from `seed`. */
 static Bytes make_file(const char *header, size_t n, unsigned seed)
 {
     size_t length = strlen(header);
@@ -115,8 +115,8 @@ static Bytes make_file(const char *header, size_t n, unsigned seed)
 
 /* ---- running the program ----------------------------------------------------------------------------------------- */
 
-/* Runs the command, words parted by spaces, in the folder with that fault at that call. Returns its exit code; -1:
- * it was killed. */
+/* Run the command (words separated by spaces) in the folder, with that fault at that call. Return its exit code, or -1
+ * if it was killed. */
 static int run(const char *command, const char *kind, const char *power, long at)
 {
     char text[512], *words[32], number[24], count[256];
@@ -152,7 +152,7 @@ static int run(const char *command, const char *kind, const char *power, long at
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* How many calls the command makes that change files. */
+/* How many calls of the command change files. */
 static long count_calls(const char *command)
 {
     Bytes b = {0};
@@ -167,13 +167,13 @@ static long count_calls(const char *command)
 
 #define MOST_FILES 2
 
-/* A step that changes files in place. */
+/* A command that changes files in place. */
 typedef struct {
-    const char *what, *command, *model; /* model: what --undo is given */
+    const char *what, *command, *model; /* model: the argument for --undo */
     size_t n;
     const char *files[MOST_FILES];
     Bytes before[MOST_FILES], after[MOST_FILES];
-    Bytes journals[MOST_FILES]; /* that are there before the step: of an earlier edit */
+    Bytes journals[MOST_FILES]; /* of an earlier edit, there before the step */
     bool is_undo;
 } Step;
 
@@ -213,7 +213,7 @@ static bool any_pending(const Step *s)
     return pending;
 }
 
-/* --undo without faults. */
+/* Run --undo without faults. */
 static int undo(const Step *s, char err[512])
 {
     char path[256];
@@ -228,7 +228,7 @@ static int undo(const Step *s, char err[512])
     return status;
 }
 
-/* What the step leaves, whatever happened: NULL, or what is wrong. code: -1 if the process was killed. */
+/* Look at what the step has left. Return NULL, or what is wrong. code is -1 if the process was killed. */
 static const char *judge(const Step *s, int code, const Bytes earlier[MOST_FILES])
 {
     static char err[512];
@@ -286,7 +286,7 @@ static void test_step(Step *s, const Bytes earlier[MOST_FILES])
     printf("%-28s %2ld calls, %4zu runs\n", s->what, calls, runs - before);
 }
 
-/* The journals and files that the command leaves, as the start of another step. */
+/* Let `next` start from the files and journals that the command has left. */
 static void keep_state(Step *next, const Step *first)
 {
     for (size_t i = 0; i < first->n; i++) {
@@ -321,7 +321,7 @@ static void test_edits(void)
     edit.before[0] = make_file(MODEL, 4696, 1);
     test_step(&edit, NULL);
 
-    set_up(&edit); /* the same after another edit */
+    set_up(&edit); /* now the same after an earlier edit */
     check(run("edit m.safetensors -t 1 --tensor a.1.w --slice :9 --set 2", "", "0", 0) == 0, "first edit");
     second.what = "edit after an edit";
     keep_state(&second, &edit);
@@ -360,7 +360,7 @@ static void test_masks(void)
     Bytes bits = make_file("{\"a.0.w\":{\"dtype\":\"U8\",\"shape\":[128],\"data_offsets\":[0,128]},"
                            "\"a.1.w\":{\"dtype\":\"U8\",\"shape\":[38],\"data_offsets\":[128,166]}}",
                            166, 3);
-    memset(bits.bytes + bits.n - 160, 0xff, 140); /* few are pruned */
+    memset(bits.bytes + bits.n - 160, 0xff, 140); /* few weights are pruned */
     write_file("mask.safetensors", bits);
     free(bits.bytes);
     mask.before[0] = make_file(SHARD_A, 4096, 1);
@@ -396,7 +396,7 @@ static void test_patches(void)
 
 /* ---- new files --------------------------------------------------------------------------------------------------- */
 
-/* Whether both names are the same model. */
+/* Are both names the same model? */
 static bool same_model(const char *a, const char *b)
 {
     char x[256], y[256], err[512];
@@ -420,14 +420,14 @@ static bool same_model(const char *a, const char *b)
     return same;
 }
 
-/* A step that writes new files: `result` is one of them, or a folder with an index. */
+/* A command that writes new files: `result` is one of them, or a folder with an index. */
 typedef struct {
     const char *what, *command, *source, *model,
-        *result; /* source: a file that is read; model: what the result must be */
+        *result; /* source: a file that is read; model: what the result must equal */
     bool is_folder, is_patch;
 } Writing;
 
-/* Every file under its final name is complete. */
+/* Is every file complete that has its final name? */
 static bool all_open(const char *where)
 {
     char path[512];
@@ -514,9 +514,9 @@ static bool build_library(void)
 {
     char command[512];
     const char *cc = getenv("CC");
-    snprintf(library, sizeof library, "%s/fault.so", folder);
-    snprintf(command, sizeof command, "%s -std=c11 -O1 -shared -fPIC -o %s tests/fault.c -ldl 2>/dev/null",
-             cc && *cc ? cc : "cc", library);
+    snprintf(library, sizeof library, "%s/preload_crashes.so", folder);
+    snprintf(command, sizeof command, "%s -std=c11 -O1 -shared -fPIC -I. -o %s %s -ldl 2>/dev/null",
+             cc && *cc ? cc : "cc", library, "tests/preload_crashes.c");
     return system(command) == 0;
 }
 

@@ -1,5 +1,5 @@
-/* Every kernel level that this CPU has gives the bits of the scalar definition, and the definition is what matmul.h
- * says. */
+/* kernels/matmul.c and quantize.c: each level that this CPU has gives the bits of the scalar definition, and the
+ * definition is what matmul.h says. */
 #include "base/base.h"
 
 #include <math.h>
@@ -34,8 +34,8 @@ static float from_bits(uint32_t bits)
     return f;
 }
 
-/* Of either sign, between 2^-8 and 2^8; one in eight of another kind: zeros of both signs, and numbers so small that
- * products vanish, to zeros of both signs again. */
+/* A number of either sign between 2^-8 and 2^8. One in eight is of another kind: zeros of both signs, and numbers so
+ * small that products vanish, again to zeros of both signs. */
 static float random_float(void)
 {
     uint32_t r = random_u32(), sign = r & 0x80000000, mantissa = r & 0x7fffff;
@@ -49,7 +49,7 @@ static float random_float(void)
     }
 }
 
-/* A number of the weight type. */
+/* A weight of that type, written to p. */
 static void random_weight(unsigned char *p, WeightType type)
 {
     float f = random_float();
@@ -81,7 +81,7 @@ static void *allocate(size_t bytes)
     return p;
 }
 
-/* Memory whose last byte is followed by a page that must not be touched. */
+/* Memory whose last byte is followed by a page that cannot be touched. */
 typedef struct {
     unsigned char *pages, *at;
     size_t size;
@@ -116,13 +116,8 @@ static bool same(const float *a, const float *b, size_t n)
 
 static Workspace workspace(size_t cols, size_t n)
 {
-    char err[512];
-    Workspace ws;
-    if (workspace_init(&ws, cols, n, 64, 7, err)) {
-        printf("%s\n", err);
-        exit(1);
-    }
-    return ws;
+    size_t size = matmul_scratch_bytes(cols, n);
+    return (Workspace){allocate(size), size};
 }
 
 static void threads(int n)
@@ -169,12 +164,12 @@ static void test_definition(void)
         }
         check(right, "%zu columns", cols);
     }
-    workspace_free(&ws);
+    free(ws.memory);
 }
 
 /* ---- levels against the scalar definition ------------------------------------------------------------------------ */
 
-/* out[n][rows] by the level now set, sentinels around and between untouched, rows fenced off. */
+/* out[n][rows], computed at the level that is set, with a check that nothing between the results is written. */
 static void product(float *out, const Matrix *w, const float *x, size_t n, const float *bias, Workspace *ws)
 {
     size_t stride = w->rows + 3;
@@ -193,12 +188,12 @@ static void product(float *out, const Matrix *w, const float *x, size_t n, const
     free(wide);
 }
 
-/* One shape at every level; the matrix and the inputs end where memory ends. odd: the matrix starts at an odd address.
- */
+/* One shape at each level. The inputs end where memory ends, and so does the matrix, but if it is to start at an odd
+ * address, one byte before. */
 static void compare_levels(WeightType type, size_t rows, size_t cols, size_t n, bool odd, bool with_bias)
 {
     size_t bytes = rows * cols * element_bytes(type);
-    Guarded w = guarded(bytes), x = guarded(n * cols * sizeof(float));
+    Guarded w = guarded(odd ? bytes + 1 : bytes), x = guarded(n * cols * sizeof(float));
     float *want = allocate(n * rows * sizeof *want), *got = allocate(n * rows * sizeof *got),
           *bias = allocate(rows * sizeof *bias);
     unsigned char *start = w.at;
@@ -221,7 +216,7 @@ static void compare_levels(WeightType type, size_t rows, size_t cols, size_t n, 
         check(same(got, want, n * rows), "%s: %s %zux%zu, %zu vectors%s", cpu_level_name(level), type_names[type], rows,
               cols, n, odd ? ", odd address" : "");
     }
-    workspace_free(&ws);
+    free(ws.memory);
     free(want);
     free(got);
     free(bias);
@@ -248,7 +243,7 @@ static void test_levels(void)
     }
 }
 
-/* ---- quantised matrices ------------------------------------------------------------------------------------------ */
+/* ---- quantized matrices ------------------------------------------------------------------------------------------ */
 
 static Matrix quantize(WeightType type, const Matrix *src)
 {
@@ -269,8 +264,8 @@ static void free_matrix(Matrix *m)
     free(u.memory);
 }
 
-/* The sum of squares that rounding costs a matrix, and the same for the plain 4-bit rule: scale = the largest weight /
- * -8. */
+/* The sum of the squared errors that quantizing makes in a matrix, and the same for the plain 4-bit rule, scale =
+ * largest weight / -8. */
 static void rounding_error(const Matrix *q, const float *w, double *ours, double *plain)
 {
     float *row = allocate(q->cols * sizeof *row);
@@ -331,14 +326,14 @@ static void compare_quantized(WeightType type, size_t rows, size_t cols, size_t 
         free_matrix(&again);
     }
     free_matrix(&m);
-    workspace_free(&ws);
+    free(ws.memory);
     free(w);
     free(x);
     free(want);
     free(got);
 }
 
-/* The definition, from what matmul_row() says the weights are. */
+/* Products are what their definition makes of the weights that matmul_row() gives. */
 static void test_quantized_definition(WeightType type)
 {
     const size_t rows = 21, cols = 160, n = 3;
@@ -367,7 +362,7 @@ static void test_quantized_definition(WeightType type)
         }
     check(worst < 2e-5, "%s: products are %g from their definition", type_names[type], worst);
 
-    /* inputs that are integers already: the sum is exact in floats, too */
+    /* inputs that are integers already are not rounded */
     for (size_t k = 0; k < cols; k++)
         ones[k] = k % 32 == 31 ? 127 : 1;
     matmul(&(Product){&m, NULL, out, rows, false}, 1, ones, 1, &ws);
@@ -381,7 +376,7 @@ static void test_quantized_definition(WeightType type)
     }
     check(near, "%s: products of whole numbers", type_names[type]);
 
-    /* NaN and infinity come through; very small inputs count as nothing */
+    /* NaN and infinity reach the results; very small inputs count as zero */
     float odd[4] = {NAN, INFINITY, -INFINITY, 1e-38f};
     for (size_t i = 0; i < 4; i++) {
         float saved = x[40];
@@ -399,7 +394,60 @@ static void test_quantized_definition(WeightType type)
         x[40] = saved;
     }
     free_matrix(&m);
-    workspace_free(&ws);
+    free(ws.memory);
+}
+
+/* A weight by its bits: any sign and mantissa, an exponent of the kind. */
+static float weight_of_kind(const char *kind)
+{
+    uint32_t r = random_u32(), sign = r & 0x80000000, exponent = 127 - 8 + random_u32() % 8, mantissa = r & 0x7fffff;
+    switch (kind[0]) {
+    case 't': /* tiny: the scale is a subnormal FP16, or zero */
+        exponent = 127 - 40 + random_u32() % 32;
+        break;
+    case 'h': /* huge: the scale is beyond FP16 */
+        exponent = 254 - random_u32() % 130;
+        break;
+    case 's': /* subnormal */
+        exponent = 0;
+        break;
+    case 'z': /* zeros of both signs, and among some of them a number */
+        if (random_u32() % 40)
+            return from_bits(sign);
+        break;
+    case 'e': /* equal magnitudes, of both signs */
+        return (float)(r % 9) - 4;
+    case 'a': /* any number */
+        exponent = random_u32() % 255;
+        break;
+    }
+    return from_bits(sign | exponent << 23 | mantissa);
+}
+
+/* Several rows at once, at each level, are stored as the definition stores one row's groups. */
+static void test_quantized_kinds(WeightType type)
+{
+    static const char *const kinds[] = {"random", "tiny", "huge", "subnormal", "zeros", "equal", "any"};
+    enum { ROWS = 75, COLS = 32 * 35 }; /* neither whole blocks nor pairs of groups, and more than a slice */
+    float *w = allocate(ROWS * COLS * sizeof *w);
+    Matrix src = {w, WEIGHT_F32, ROWS, COLS};
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
+        for (size_t i = 0; i < (size_t)ROWS * COLS; i++)
+            w[i] = weight_of_kind(kinds[kind]);
+        cpu_set_level(CPU_SCALAR);
+        Matrix want = quantize(type, &src);
+        for (CpuLevel level = CPU_AVX2; level < CPU_LEVELS; level++) {
+            if (!cpu_has(level))
+                continue;
+            cpu_set_level(level);
+            Matrix got = quantize(type, &src);
+            check(!memcmp(got.data, want.data, quantized_size(type, ROWS, COLS)), "%s: %s of %s weights",
+                  cpu_level_name(level), type_names[type], kinds[kind]);
+            free_matrix(&got);
+        }
+        free_matrix(&want);
+    }
+    free(w);
 }
 
 static void test_quantized_accuracy(void)
@@ -418,7 +466,7 @@ static void test_quantized_accuracy(void)
     check(sqrt(q8 / scale) < 0.006, "q8: relative error %g", sqrt(q8 / scale));
     free_matrix(&m);
     free_matrix(&m8);
-    for (size_t g = 0; g < 40; g++) { /* every group, of every kind */
+    for (size_t g = 0; g < 40; g++) { /* also for each single group, of different kinds */
         float group[32];
         for (size_t k = 0; k < 32; k++)
             group[k] = g < 20 ? random_float() : (float)(random_u32() % 16) - (g % 2 ? 8.0f : 7.0f);
@@ -476,6 +524,7 @@ static void test_quantized(void)
     for (WeightType type = WEIGHT_Q8; type <= WEIGHT_Q4; type++) {
         test_quantized_definition(type);
         test_quantized_extremes(type);
+        test_quantized_kinds(type);
         for (size_t n = 1; n <= 17; n++)
             compare_quantized(type, 1 + 5 * n % 50, 32 * (1 + n % 6), n);
         for (int count = 1; count <= 3; count++) {
@@ -523,7 +572,7 @@ static void test_rounding(void)
         }
     }
     matmul_allow_rounding(false);
-    workspace_free(&ws);
+    free(ws.memory);
     free(x);
     free(w);
     free(exact);
@@ -532,8 +581,8 @@ static void test_rounding(void)
 
 /* ---- every number of 16 bits ------------------------------------------------------------------------------------- */
 
-/* Conversions have the scalar definition's bits; products with 1 give the number back, by the last column and by a
- * whole register. */
+/* Conversions are right for each number, and products with 1 give the number back, both in a last column and in a whole
+ * register. */
 static void test_all_halves(void)
 {
     uint16_t *halves = allocate(65536 * 17 * sizeof *halves);
@@ -583,7 +632,7 @@ static void test_all_halves(void)
                 }
         }
     }
-    workspace_free(&ws);
+    free(ws.memory);
     free(halves);
     free(want);
     free(got);
@@ -630,7 +679,7 @@ static void test_several_products(void)
                 free(alone[i]);
             }
         }
-    workspace_free(&ws);
+    free(ws.memory);
     free(x);
     free(source);
 }

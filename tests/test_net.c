@@ -1,5 +1,6 @@
-/* net.c: config.json, rope frequencies bit for bit, and the whole network on the demo model against the reference's
- * logits: for every kernel level, thread count, block size and exact weight mode, with the same bits. */
+/* net.c and checkpoint/config.c: config.json, rope frequencies to the bit, and the whole network on the demo model
+ * against the reference's logits, with the same bits at every kernel level, thread count, block size and exact weight
+ * mode. */
 #include "base/base.h"
 
 #include <math.h>
@@ -34,7 +35,7 @@ static char *read_all(const char *path, size_t *length)
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"vocab_size\":10"
 
 static const struct {
-    const char *more, *want; /* added to BASE; part of the refusal */
+    const char *more, *want; /* added to BASE; words of the refusal */
 } refused[] = {
     {",\"architectures\":[\"LlamaForCausalLM\"]", "LlamaForCausalLM is not supported"},
     {",\"architectures\":[7]", "is not supported"},
@@ -175,7 +176,7 @@ static void demo_close(Demo *d)
     checkpoint_close(&d->checkpoint);
 }
 
-/* Logits after ids, fed in blocks. */
+/* The logits after ids that are fed in blocks. */
 static void logits_of(Demo *d, const int *ids, size_t n, size_t block, float *logits)
 {
     RunState s;
@@ -274,7 +275,7 @@ static void test_same_bits(void)
                 check(threads_start(threads, err) == 0, "%s", err);
                 for (size_t b = 0; b < 4; b++) {
                     if (level == CPU_SCALAR && b > 1)
-                        continue; /* slow, and the same loops */
+                        continue; /* slow, and the loops are the same */
                     logits_of(&d, ids, 300, blocks[b], logits);
                     if (!first) {
                         first = malloc(vocab * sizeof *first);
@@ -292,7 +293,7 @@ static void test_same_bits(void)
     free(logits);
 }
 
-/* Going back in the cache and on from there is as if the rest had never been. */
+/* Going back in the cache and on from there gives what it would without the part that was taken back. */
 static void test_rewind(Demo *d)
 {
     static const int a[] = {5, 6, 7, 8, 9}, b[] = {5, 6, 40, 41};

@@ -1,10 +1,10 @@
-/* sample.c: each step against the reference's logits processors and against plain sorting, the random numbers against
- * their published vectors, and generate() on a network whose next token is written down, and on the demo model. */
+/* sample.c and generate.c: each step against the reference's logits processors and against plain sorting, the random
+ * numbers against published vectors, generate() on a network whose answer is known, and on the demo model. */
 #include "base/base.h"
 
 #include <math.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "base/threads.h"
 #include "check.h"
@@ -88,7 +88,7 @@ static void test_options(void)
     GenerationConfig g;
     SampleOptions o;
     char err[512];
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    for (size_t i = 0; i < COUNT_OF(good); i++) {
         const SampleOptions *w = &good[i].want;
         const char *text = good[i].text;
         size_t length = text ? strlen(text) : 0;
@@ -96,12 +96,12 @@ static void test_options(void)
         o = g.sampling;
         check(o.greedy == w->greedy && o.temperature == w->temperature && o.top_k == w->top_k && o.top_p == w->top_p &&
               o.min_p == w->min_p && o.repeat_penalty == w->repeat_penalty, "%s", text);
-        check(g.n_eos == good[i].n_eos && memcmp(g.eos_ids, good[i].eos, g.n_eos * sizeof(int)) == 0, "%s: %zu end tokens",
-              text, g.n_eos);
+        check(g.n_eos == good[i].n_eos && memcmp(g.eos_ids, good[i].eos, g.n_eos * sizeof(int)) == 0,
+              "%s: %zu end tokens", text, g.n_eos);
     }
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        int result = generation_config_parse(&g, bad[i].text, strlen(bad[i].text), "g.json", err);
-        check(result == -1 && strncmp(err, bad[i].want, strlen(bad[i].want)) == 0, "%s: %s", bad[i].text, err);
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        int status = generation_config_parse(&g, bad[i].text, strlen(bad[i].text), "g.json", err);
+        check(status == -1 && strncmp(err, bad[i].want, strlen(bad[i].want)) == 0, "%s: %s", bad[i].text, err);
     }
     o = (SampleOptions){.temperature = NAN, .top_p = 1, .repeat_penalty = 1};
     check(sample_options_check(&o, err) == -1, "a temperature of NaN");
@@ -116,7 +116,7 @@ static void test_options(void)
 /* With 65536 equal logits the id drawn is the upper 16 bits of the random number. */
 static void test_random(void)
 {
-    /* splitmix64 from 1234567, and xoshiro256** from {1, 2, 3, 4}: the vectors that implementations are checked with */
+    /* splitmix64 from 1234567, and xoshiro256** from {1, 2, 3, 4}: what implementations are checked against */
     static const uint64_t seeded[4] = {6457827717110365317u, 3203168211198807973u, 9817491932198370423u,
                                        4593380528125082431u};
     static const uint64_t outputs[10] = {
@@ -170,10 +170,10 @@ static void test_frequencies(void)
 
 /* ---- the steps ---- */
 
-static size_t read_numbers(const JsonValue *list, double *out, size_t room)
+static size_t read_numbers(const JsonValue *list, double *out, size_t most)
 {
     size_t n = 0;
-    for (const JsonValue *v = list ? list->child : NULL; v && n < room; v = v->next)
+    for (const JsonValue *v = list ? list->child : NULL; v && n < most; v = v->next)
         json_double(v, &out[n++]);
     return n;
 }
@@ -186,21 +186,21 @@ static double option(const JsonValue *c, const char *name, double otherwise)
 
 static void test_reference_case(size_t number, const JsonValue *c)
 {
-    enum { ROOM = 512 };
-    static double numbers[ROOM], ids[ROOM], probs[ROOM];
-    float logits[ROOM];
+    enum { MOST = 512 };
+    static double numbers[MOST], ids[MOST], probs[MOST];
+    float logits[MOST];
     char err[512];
     Sampler s;
-    size_t n = read_numbers(json_get(c, "logits"), numbers, ROOM);
-    size_t left = read_numbers(json_get(c, "ids"), ids, ROOM), got = 0;
+    size_t n = read_numbers(json_get(c, "logits"), numbers, MOST);
+    size_t left = read_numbers(json_get(c, "ids"), ids, MOST), got = 0;
     SampleOptions o = {.temperature = (float)option(c, "temperature", 1), .top_k = (size_t)option(c, "top_k", 0),
                        .top_p = (float)option(c, "top_p", 1), .min_p = (float)option(c, "min_p", 0),
                        .repeat_penalty = (float)option(c, "repetition_penalty", 1)};
-    read_numbers(json_get(c, "probs"), probs, ROOM);
+    read_numbers(json_get(c, "probs"), probs, MOST);
     check(n > 0 && left > 0 && sampler_init(&s, &o, n, n, err) == 0, "case %zu: %s", number, err);
     for (size_t i = 0; i < n; i++)
         logits[i] = (float)numbers[i];
-    n = read_numbers(json_get(c, "seen"), numbers, ROOM);
+    n = read_numbers(json_get(c, "seen"), numbers, MOST);
     for (size_t i = 0; i < n; i++)
         sampler_accept(&s, (int)numbers[i]);
     check(sampler_candidates(&s, logits, &got, err) == 0, "case %zu: %s", number, err);
@@ -273,7 +273,7 @@ static void test_against_sorting(void)
     char err[512];
     for (int round = 0; round < 150; round++) {
         size_t n = sizes[round % (round < 140 ? 7 : 8)], got = 0;
-        bool coarse = uniform() < 0.3; /* many equal ones */
+        bool coarse = uniform() < 0.3; /* many of them are equal */
         for (size_t i = 0; i < n; i++)
             logits[i] = coarse ? floorf(4 * gauss()) / 2 : 2.5f * gauss();
         SampleOptions o = {.temperature = temperatures[(int)(uniform() * 4)], .top_k = ks[(int)(uniform() * 7)],
@@ -288,7 +288,7 @@ static void test_against_sorting(void)
         size_t wrong = got > want ? got - want : want - got;
         for (size_t i = 0; i < got; i++)
             wrong += !expected[s.candidates[i].id];
-        /* one id in 50,000 may stand just where the limit is, and be seen on its other side by rounding */
+        /* one id in 50,000 may be so close to the limit that rounding puts it on the other side */
         check(wrong <= want / 25000,
               "%zu logits, temperature %g, top-k %zu, top-p %g, min-p %g: %zu left, want %zu, %zu wrong", n,
               (double)o.temperature, o.top_k, (double)o.top_p, (double)o.min_p, got, want, wrong);
@@ -369,7 +369,7 @@ static void test_bad_logits(void)
         check(choose(*both[i], (float[]){1, -INFINITY, NAN}, 3, 2, NULL, err) == 0,
               "what the tokenizer does not know does not matter");
     }
-    check(choose(any, (float[]){1}, 1, 0, NULL, err) == -2 && strstr(err, "expected 1 to"), "%s", err);
+    check(choose(any, (float[]){1}, 1, 0, NULL, err) == -2 && strstr(err, "must be from 1 to"), "%s", err);
     any.top_p = 2;
     check(choose(any, (float[]){1}, 1, 1, NULL, err) == -2 && strstr(err, "top-p"), "%s", err);
 }
@@ -389,7 +389,7 @@ static void print_speed(void)
     float *logits = malloc(VOCAB * sizeof *logits), *copy = malloc(VOCAB * sizeof *copy);
     for (size_t i = 0; i < VOCAB; i++)
         logits[i] = 2.5f * gauss();
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Sampler s;
         char err[512];
         double best = INFINITY;
@@ -409,12 +409,12 @@ static void print_speed(void)
     free(logits);
 }
 
-/* ---- generate(), on a network whose answer is written down ---- */
+/* ---- generate(), on a network whose answer is known ---- */
 
-#define SCRIPT 32 /* most tokens of a script, and the width of its network */
+#define SCRIPT 32 /* the most tokens of a script, and the width of its network */
 
-/* One layer that adds nothing. Token i of the script has the i-th unit vector as its embedding, and the head has there,
- * for that component, a large value at token i + 1. Tokens must not repeat. */
+/* The network has one layer that adds nothing. Token i of the script has the i-th unit vector as its embedding, for
+ * which the head gives token i + 1 a large logit. No token may occur twice. */
 typedef struct {
     Model model;
     RunState state;
@@ -463,7 +463,7 @@ static void script_close(Script *p)
     free(p->head);
 }
 
-/* What on_text was given, one '|' after each piece. */
+/* What on_text got, with a '|' after each call. */
 typedef struct {
     char text[1024];
     int calls, stop_after; /* 0: never */
@@ -507,7 +507,7 @@ static const struct {
     {{"<|im_start|>", "a", "<|endoftext|>"}, {0}, "a|", "a", FINISH_END, 3, false, 0},
     {{"<|im_start|>", "a"}, {0}, "a|", "a", FINISH_LENGTH, 2, false, 0},
     {{"a", "b", "c"}, {0}, "a|b|", "ab", FINISH_INTERRUPTED, 2, false, 2},
-    /* characters in parts */
+    /* characters in several tokens */
     {{"\xe4", "\xb8", "\xad", "x"}, {0}, "\xe4\xb8\xad|x|", "\xe4\xb8\xadx", FINISH_LENGTH, 4, false, 0},
     {{"\xf0", "\x9f", "\x98", "\x80", END}, {0}, "\xf0\x9f\x98\x80|", "\xf0\x9f\x98\x80", FINISH_END, 5, false, 0},
     {{"\xf0", "\x9f", "\x98", END}, {0}, "\xef\xbf\xbd|", "\xef\xbf\xbd", FINISH_END, 4, false, 0},
@@ -535,7 +535,7 @@ static const struct {
 static void test_scripts(const Tokenizer *t)
 {
     int eos[2] = {token_of(t, END), token_of(t, "<|endoftext|>")};
-    for (size_t k = 0; k < sizeof scripts / sizeof *scripts; k++) {
+    for (size_t k = 0; k < COUNT_OF(scripts); k++) {
         int ids[17] = {token_of(t, "!")};
         size_t n = 1, n_stops = 0;
         bool known = true;
@@ -553,9 +553,9 @@ static void test_scripts(const Tokenizer *t)
         Generated g;
         char err[512] = "";
         script_open(&p, ids, n, tokenizer_size(t), 64, 8);
-        int result = generate(&p.model, &p.state, &p.sampler, t, ids, 1, &o, &g, err);
+        int status = generate(&p.model, &p.state, &p.sampler, t, ids, 1, &o, &g, err);
         const char *text = g.text.length ? g.text.bytes : "";
-        check(result == 0 && g.reason == scripts[k].reason, "script %zu: %s %s", k, err, finish_reason_name(g.reason));
+        check(status == 0 && g.reason == scripts[k].reason, "script %zu: %s %s", k, err, finish_reason_name(g.reason));
         check(strcmp(r.text, scripts[k].received) == 0, "script %zu: received %s", k, r.text);
         check(g.text.length == strlen(text) && strcmp(text, scripts[k].text) == 0, "script %zu: text %s", k, text);
         check(g.ids.count == scripts[k].count, "script %zu: %zu tokens", k, g.ids.count);
@@ -607,7 +607,7 @@ static void test_limits(void)
     check(!g.text.bytes && g.prompt_seconds > 0 && g.seconds > 0, "no text without a tokenizer");
     generated_free(&g);
 
-    /* what is in the cache is not fed again, but the last token of a prompt that is there whole */
+    /* what is in the cache is not fed again, but if all of the prompt is, its last token is */
     o.max_tokens = 2;
     o.on_prefill = count_calls;
     run_state_rewind(&p.state, 2);
@@ -626,7 +626,7 @@ static void test_limits(void)
     check(answer(&p, digits, 6, &o, &g, err) == -1, "a prompt beyond the context");
     check(!strcmp(err, "the prompt has 6 tokens, but the context holds 5"), "%s", err);
     check(answer(&p, (int[]){3, 20}, 2, &o, &g, err) == -1, "an id beyond the vocabulary");
-    check(!strcmp(err, "token 1 of the prompt is 20, but the model knows 0 to 19"), "%s", err);
+    check(!strcmp(err, "token 1 of the prompt has the id 20, but the model has only the ids 0 to 19"), "%s", err);
     check(answer(&p, (int[]){-1}, 1, &o, &g, err) == -1, "a negative id");
 
     p.head[7 * SCRIPT] = NAN;
@@ -650,7 +650,7 @@ static void test_interrupts(void)
     check(p.state.pos == 4 && calls == 1, "stopped after a block of the prompt, at %zu", p.state.pos);
     generated_free(&g);
 
-    /* raised after the only block: one token is chosen */
+    /* the flag is raised after the only block: one token is chosen */
     total = 2;
     flag = 0;
     run_state_rewind(&p.state, 0);
@@ -663,7 +663,7 @@ static void test_interrupts(void)
     script_close(&p);
 }
 
-/* Logits of every position: the last row counts. */
+/* With logits of every position, the last row counts. */
 static void test_all_logits(void)
 {
     char err[512] = "";

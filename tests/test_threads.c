@@ -1,4 +1,4 @@
-/* threads.c: what it says of the machine, and the pool under loops of many shapes. */
+/* base/cpu.c: what it says of the machine. base/threads.c: the pool under loops of many shapes. */
 #include "base/base.h"
 
 #include <fcntl.h>
@@ -16,8 +16,7 @@
 #include "base/threads.h"
 #include "check.h"
 
-/* ---- kernel levels
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- kernel levels ----------------------------------------------------------------------------------------------- */
 
 static void test_levels(void)
 {
@@ -29,27 +28,26 @@ static void test_levels(void)
     for (int i = 0; i < CPU_LEVELS; i++) {
         const char *name = cpu_level_name((CpuLevel)i);
         setenv("RUN_ISA", name, 1);
-        int result = cpu_level_from_environment(err);
-        check((result == 0) == cpu_has((CpuLevel)i), "RUN_ISA=%s gives %d: %s", name, result, err);
-        if (result == 0)
+        int status = cpu_level_from_environment(err);
+        check((status == 0) == cpu_has((CpuLevel)i), "RUN_ISA=%s gives %d: %s", name, status, err);
+        if (status == 0)
             check(cpu_level() == (CpuLevel)i, "RUN_ISA=%s gives %s", name, cpu_level_name(cpu_level()));
         else
-            check(strstr(err, name) && strstr(err, "there are scalar"), "%s", err);
+            check(strstr(err, name) && strstr(err, "choose from scalar"), "%s", err);
     }
     setenv("RUN_ISA", "AVX9", 1);
     cpu_set_level(CPU_SCALAR);
     check(cpu_level_from_environment(err) == -1 && strstr(err, "RUN_ISA=AVX9") && strstr(err, "scalar"), "%s", err);
     setenv("RUN_ISA", "", 1);
-    check(cpu_level_from_environment(err) == 0 && cpu_level() == best, "an empty RUN_ISA is none");
+    check(cpu_level_from_environment(err) == 0 && cpu_level() == best, "an empty RUN_ISA counts as unset");
     unsetenv("RUN_ISA");
 }
 
-/* ---- the machine
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- the machine ------------------------------------------------------------------------------------------------- */
 
 #ifdef __linux__
 
-static char root[64]; /* a directory that plays the system's files */
+static char root[64]; /* a folder in place of the system's files */
 
 static void put(const char *path, const char *text)
 {
@@ -110,7 +108,7 @@ static void test_cores(void)
     empty_root();
 }
 
-/* Two processors that are threads of one core count once. */
+/* Processors that are threads of one core count as one core. */
 static void test_siblings(void)
 {
     cpu_set_t set;
@@ -197,8 +195,7 @@ static void test_machine(void)
 
 #endif
 
-/* ---- the pool
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- the pool ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     size_t n, grain;
@@ -233,13 +230,13 @@ static void test_cover(size_t n, size_t grain)
     threads_for(n, grain, cover, &c);
     for (size_t i = 0; i < n; i++)
         once += c.seen[i] == 1;
-    size_t pieces = n / grain + (n % grain != 0);
-    check(once == n && atomic_load(&c.wrong) == 0 && atomic_load(&c.calls) == pieces,
+    size_t chunks = (n + grain - 1) / grain;
+    check(once == n && atomic_load(&c.wrong) == 0 && atomic_load(&c.calls) == chunks,
           "n %zu, grain %zu, %d threads: %zu once, %zu calls", n, grain, c.threads, once, atomic_load(&c.calls));
     free(c.seen);
 }
 
-/* Sums made by one's own plain memory, read by the caller after the loop: the join orders them. */
+/* Each thread sums in plain memory of its own, and the caller reads the sums after the loop: its end orders the two. */
 typedef struct {
     size_t sums[64][16];
 } Sums;
@@ -272,7 +269,7 @@ static void sleep_a_little(void *context, size_t begin, size_t end, int thread)
         usleep(300);
 }
 
-/* Loops whose pieces outlast every spin, with pauses in which the workers go to sleep. */
+/* Loops whose chunks take longer than threads spin, with pauses in which the workers go to sleep. */
 static void test_sleepers(void)
 {
     for (int i = 0; i < 20; i++) {
@@ -319,7 +316,7 @@ static void *do_nothing(void *unused)
     return unused;
 }
 
-/* Where the system grants no threads the loop still runs. */
+/* If the system grants no threads, loops still run. */
 static void test_no_threads(void)
 {
     if (watched()) {

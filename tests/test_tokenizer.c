@@ -1,4 +1,5 @@
-/* tokenizer.c: the reference's ids and texts, what a tokenizer.json may say, merging by its definition, chat. */
+/* The tokenizer: the reference's ids and texts, what a tokenizer.json may ask for, merging against its definition,
+ * chat. */
 #include "base/base.h"
 
 #include <malloc.h>
@@ -14,7 +15,7 @@
 
 #define SMALL "tests/data/tokenizer"
 
-static char folder[256]; /* for files that the tests write */
+static char folder[256]; /* where the tests write files */
 
 static char *read_text(const char *path, size_t *length)
 {
@@ -45,7 +46,7 @@ static void remove_file(const char *name)
     unlink(path);
 }
 
-/* Bytes that this process has mapped. */
+/* How many bytes this process has mapped. */
 static size_t mapped_memory(void)
 {
     FILE *f = fopen("/proc/self/statm", "r");
@@ -57,7 +58,7 @@ static size_t mapped_memory(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Bytes that are allocated now; 0: the C library doesn't tell. */
+/* How many bytes are allocated now; 0 if the C library doesn't tell. */
 static size_t memory_in_use(void)
 {
 #if defined __GLIBC__ && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
@@ -76,23 +77,23 @@ static Tokenizer *open_or_fail(const char *path)
     return t;
 }
 
-/* Opening and closing, whether it works or not, does not take more memory each time. (The C library keeps some of what
- * is freed as if it were in use, a little more the first times.) */
+/* Opening and closing must not need more memory each time, whether it succeeds or not. (The C library counts some of
+ * what was freed as in use, a little more the first few times.) */
 static void check_leaks(const char *path)
 {
     char err[512];
     size_t before = 0, after = 0;
-    if (watched()) /* leaks are found otherwise then */
+    if (watched()) /* by what finds leaks itself */
         return;
     for (int i = 0; i < 6 || (i < 60 && after > before); i++) {
         before = memory_in_use();
         tokenizer_close(tokenizer_open(path, err));
         after = memory_in_use();
     }
-    check(after <= before, "%s: %zu bytes more are in use", path, after - before);
+    check(after <= before, "%s: %zu more bytes are in use", path, after - before);
 }
 
-/* The small tokenizer's file without spaces. */
+/* The file of the small tokenizer, without blanks. */
 static char *compact_tokenizer(void)
 {
     char err[512], *out = NULL;
@@ -109,12 +110,12 @@ static char *compact_tokenizer(void)
     return out;
 }
 
-/* text with the first `from` replaced; fresh. */
+/* A fresh copy of the text with the first `from` replaced. */
 static char *replaced(const char *text, const char *from, const char *to)
 {
     const char *at = strstr(text, from);
     if (!at) {
-        check(0, "the test looks for %s in vain", from);
+        check(0, "the test does not find %s", from);
         return strdup(text);
     }
     char *out = malloc(strlen(text) + strlen(to) + 1);
@@ -148,20 +149,20 @@ static bool same_text(const Text *text, const JsonValue *expected)
            (text->length == 0 || memcmp(text->bytes, expected->text, text->length) == 0);
 }
 
-/* The bytes where nobody may read what is behind them. */
+/* A copy of the bytes that ends where nothing may be read. */
 static const char *guarded(const char *bytes, size_t length)
 {
     enum { SIZE = 1 << 16 };
-    static char *room;
-    if (!room) {
-        room = mmap(NULL, 2 * SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (room == MAP_FAILED || mprotect(room + SIZE, SIZE, PROT_NONE))
+    static char *pages;
+    if (!pages) {
+        pages = mmap(NULL, 2 * SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (pages == MAP_FAILED || mprotect(pages + SIZE, SIZE, PROT_NONE))
             exit(1);
     }
-    return length <= SIZE ? memcpy(room + SIZE - length, bytes, length) : bytes;
+    return length <= SIZE ? memcpy(pages + SIZE - length, bytes, length) : bytes;
 }
 
-/* Twice, for the second time short words are remembered. */
+/* Encodes twice: the second time, short words are in the cache. */
 static bool encodes_as(Tokenizer *t, const char *text, size_t length, bool added, const IdList *expected)
 {
     char err[512];
@@ -181,7 +182,7 @@ static bool encodes(Tokenizer *t, const char *text, size_t length, const IdList 
 
 typedef bool Case(void *t, const JsonValue *row);
 
-/* "plain": the ids if no token is looked for in the text. */
+/* "plain" has the ids of the text if no added tokens are recognized. */
 static bool encode_case(void *t, const JsonValue *row)
 {
     const JsonValue *text = json_get(row, "text"), *plain = json_get(row, "plain");
@@ -216,7 +217,7 @@ static Message *messages_of(const JsonValue *list)
     return messages;
 }
 
-/* Rows of kinds with tools are passed over. */
+/* Conversations with tools are skipped. */
 static bool chat_case(void *t, const JsonValue *row)
 {
     const JsonValue *kind = json_get(row, "kind"), *list = json_get(row, "messages");
@@ -273,7 +274,7 @@ static void check_cases(void *t, const char *path, Case *is_right, size_t step)
     "\"use_regex\":false},\"decoder\""
 #define SPLIT "\"behavior\":\"Isolated\",\"invert\":false"
 
-/* Changes to the small tokenizer's file, and part of the sentence with which it is then refused. */
+/* Changes to the file of the small tokenizer, and part of the sentence that then refuses it. */
 static const struct {
     const char *from, *to, *want;
 } refused[] = {
@@ -281,14 +282,14 @@ static const struct {
     {"{\"type\":\"NFC\"}", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Lowercase\"}]}", "Lowercase"},
     {"\"type\":\"Split\"", "\"type\":\"Digits\"", "pretokenizers.0.type is \"Digits\""},
     {"\\\\s+(?!\\\\S)", "\\\\s+", "split pattern"},
-    {"\"Regex\":", "\"String\":", "split pattern is nothing"},
+    {"\"Regex\":", "\"String\":", "split pattern is missing"},
     {SPLIT, "\"behavior\":\"Removed\",\"invert\":false", "behavior is \"Removed\""},
     {SPLIT, "\"behavior\":\"Isolated\",\"invert\":true", "invert is true"},
     {"\"add_prefix_space\":false", "\"add_prefix_space\":true", "add_prefix_space is true"},
     {"\"use_regex\":false", "\"use_regex\":true", "use_regex is true"},
-    {",\"use_regex\":false", "", "use_regex is nothing"},
-    {"\"pre_tokenizer\":{", "\"pre_tokenizer\":null,\"x\":{", "pre_tokenizer.type is nothing"},
-    {"\"pretokenizers\":[", "\"pretokenizers\":[[],", "pretokenizers.0.type is nothing"},
+    {",\"use_regex\":false", "", "use_regex is missing"},
+    {"\"pre_tokenizer\":{", "\"pre_tokenizer\":null,\"x\":{", "pre_tokenizer.type is missing"},
+    {"\"pretokenizers\":[", "\"pretokenizers\":[[],", "pretokenizers.0.type is missing"},
     {"\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"ByteFallback\"",
      "decoder.type is \"ByteFallback\""},
     {POST, "\"post_processor\":{\"type\":\"RobertaProcessing\"},\"decoder\"", "RobertaProcessing"},
@@ -314,54 +315,54 @@ static const struct {
     {"\"end_of_word_suffix\":\"\"", "\"end_of_word_suffix\":\"</w>\"", "word_suffix is \"</w>\""},
     {"\"byte_fallback\":false", "\"byte_fallback\":true", "byte_fallback is true"},
     {"\"byte_fallback\":false", "\"ignore_merges\":true", "ignore_merges is true"},
-    {"\"model\":", "\"modell\":", "it is no tokenizer.json"},
+    {"\"model\":", "\"modell\":", "it is not a tokenizer.json"},
     {"\"vocab\":{", "\"vocab\":[],\"x\":{", "the vocabulary is []"},
     {"\"vocab\":{", "\"vocab\":{},\"x\":{", "the vocabulary is {}"},
-    {"\"vocab\":{", "\"x\":{", "the vocabulary is nothing"},
+    {"\"vocab\":{", "\"x\":{", "the vocabulary is missing"},
     {"\"merges\":[", "\"merges\":{},\"x\":[", "model.merges is {}"},
-    {"\"merges\":[", "\"merges\":[],\"x\":[", "no merges for a vocabulary of 594 tokens"},
-    {"\"merges\":[", "\"x\":[", "model.merges is nothing"},
+    {"\"merges\":[", "\"merges\":[],\"x\":[", "has a vocabulary of 594 tokens, but no merges"},
+    {"\"merges\":[", "\"x\":[", "model.merges is missing"},
     {"\"merges\":[", "\"merges\":[7,", "merge 0 is 7"},
     {"\"merges\":[", "\"merges\":[\"\",", "merge 0 is \"\""},
     {"\"merges\":[", "\"merges\":[\"a\",", "merge 0 is \"a\""},
     {"\"merges\":[", "\"merges\":[\"a b c\",", "merge 0 is \"a b c\""},
-    {"\"merges\":[", "\"merges\":[\" a\",", "part \"\""},
-    {"\"merges\":[", "\"merges\":[\"a \",", "part \"\""},
-    {"\"merges\":[", "\"merges\":[\"a QQ\",", "part \"QQ\""},
-    {"\"merges\":[", "\"merges\":[\"! QQ\",", "part \"QQ\""},
-    {"\"merges\":[", "\"merges\":[\"QQ !\",", "part \"QQ\""},
+    {"\"merges\":[", "\"merges\":[\" a\",", "contains \"\","},
+    {"\"merges\":[", "\"merges\":[\"a \",", "contains \"\","},
+    {"\"merges\":[", "\"merges\":[\"a QQ\",", "contains \"QQ\","},
+    {"\"merges\":[", "\"merges\":[\"! QQ\",", "contains \"QQ\","},
+    {"\"merges\":[", "\"merges\":[\"QQ !\",", "contains \"QQ\","},
     {"\"merges\":[", "\"merges\":[\"Q q\",", "makes \"Qq\""},
     {"\"merges\":[", "\"merges\":[[\"a\"],", "merge 0 is [\"a\"]"},
-    {"\"merges\":[", "\"merges\":[[\"i\",\"n\"],", "expected \"a b\" or [\"a\", \"b\"], all alike"},
+    {"\"merges\":[", "\"merges\":[[\"i\",\"n\"],", "expected \"a b\" or [\"a\",\"b\"], and the same form for all"},
     {"\"merges\":[", "\"merges\":[[\"a\",\"b\",\"c\"],", "merge 0 is ["},
     {"\"merges\":[", "\"merges\":[[\"a\",7],", "merge 0 is [\"a\",7]"},
-    {"\"!\":0", "\"!\":1", "two tokens have the id 1"},
+    {"\"!\":0", "\"!\":1", "has the id 1; expected 0 to 593, each for one token"},
     {"\"!\":0", "\"!\":-1", "id -1"},
-    {"\"!\":0", "\"!\":594", "id 594, but 594 tokens should have the ids 0 to 593"},
+    {"\"!\":0", "\"!\":594", "id 594; expected 0 to 593"},
     {"\"!\":0", "\"!\":2147483648", "id 2147483648"},
     {"\"!\":0", "\"!\":18446744073709551616", "id 18446744073709551616"},
     {"\"!\":0", "\"!\":0.0", "id 0.0"},
     {"\"!\":0", "\"!\":\"0\"", "id \"0\""},
     {"\"!\":0", "\"!\":null", "id null"},
     {"\"!\":0", "\"!\":[0]", "id [0]"},
-    {"\"!\":0", "\"\\\"\":0", "there twice"},
-    {"\"id\":594", "\"id\":593", "id 593, expected 594"},
-    {"\"id\":599", "\"id\":600", "id 600, expected 599"},
-    {"\"id\":594", "\"id\":-1", "id -1, expected 594"},
-    {"\"id\":594", "\"id\":2147483648", "id 2147483648, expected 594"},
-    {"\"id\":594", "\"id\":4294967890", "id 4294967890, expected 594"},
-    {"\"id\":594", "\"id\":\"594\"", "id \"594\", expected 594"},
-    {"\"id\":594,", "", "id nothing, expected 594"},
-    {"\"id\":594,\"content\":\"<|endoftext|>\"", "\"id\":594,\"content\":\"a\"", "id 594, expected 64"},
+    {"\"!\":0", "\"\\\"\":0", "listed twice"},
+    {"\"id\":594", "\"id\":593", "is 593; expected 594"},
+    {"\"id\":599", "\"id\":600", "is 600; expected 599"},
+    {"\"id\":594", "\"id\":-1", "is -1; expected 594"},
+    {"\"id\":594", "\"id\":2147483648", "is 2147483648; expected 594"},
+    {"\"id\":594", "\"id\":4294967890", "is 4294967890; expected 594"},
+    {"\"id\":594", "\"id\":\"594\"", "is \"594\"; expected 594"},
+    {"\"id\":594,", "", "is missing; expected 594"},
+    {"\"id\":594,\"content\":\"<|endoftext|>\"", "\"id\":594,\"content\":\"a\"", "is 594; expected 64"},
     {"\"special\":false}]",
      "\"special\":false},{\"id\":600,\"content\":\"x\",\"normalized\":true},"
      "{\"id\":601,\"content\":\"x\",\"normalized\":true}]",
-     "id 600, expected 87"},
+     "is 600; expected 87"},
     {"\"special\":false}]",
      "\"special\":false},{\"id\":600,\"content\":\"xy\",\"normalized\":true},"
      "{\"id\":601,\"content\":\"xy\",\"normalized\":true}]",
-     "\"xy\" is there twice"},
-    {"<|im_end|>", "<|im_start|>", "\"<|im_start|>\" is there twice"},
+     "\"xy\" is listed twice"},
+    {"<|im_end|>", "<|im_start|>", "\"<|im_start|>\" is listed twice"},
     {"\"content\":\"<|endoftext|>\"", "\"content\":\"\"", "an added token is"},
     {"\"content\":\"<|endoftext|>\"", "\"content\":7", "an added token is"},
     {"\"added_tokens\":[", "\"added_tokens\":[7,", "an added token is 7"},
@@ -374,7 +375,7 @@ static const struct {
     {"{", "", "byte 9"},
 };
 
-/* A file of 2^29 bytes is not too large, but there may be too little memory for it. */
+/* A file of 2^29 bytes is not too large, but there may not be enough memory for it. */
 static void check_largest_file(const char *path)
 {
     char err[512] = "";
@@ -388,7 +389,7 @@ static void check_largest_file(const char *path)
     setrlimit(RLIMIT_AS, &usual);
 }
 
-/* 256 tokens may be nothing but the bytes; more without merges are a mistake. */
+/* 256 tokens may be just the bytes; more than that without merges is a mistake. */
 static void check_merges_needed(const char *json)
 {
     for (int n = 255; n <= 257; n++) {
@@ -404,7 +405,8 @@ static void check_merges_needed(const char *json)
              *text = replaced(second, "\"added_tokens\":[", "\"added_tokens\":[],\"z\":[");
         write_text("tokenizer.json", text, strlen(text));
         Tokenizer *t = tokenizer_open(folder, err);
-        check(n <= 256 ? t != NULL : strstr(err, "no merges for a vocabulary of 257 tokens") != NULL, "%d: %s", n, err);
+        bool refused_so = strstr(err, "has a vocabulary of 257 tokens, but no merges") != NULL;
+        check(n <= 256 ? t != NULL : refused_so, "%d: %s", n, err);
         tokenizer_close(t);
         free(vocab);
         free(first);
@@ -417,7 +419,7 @@ static void check_refusals(const char *json)
 {
     char err[512], path[512];
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    for (size_t i = 0; i < COUNT_OF(refused); i++) {
         char *text = replaced(json, refused[i].from, refused[i].to);
         write_text("tokenizer.json", text, strlen(text));
         err[0] = 0;
@@ -429,14 +431,14 @@ static void check_refusals(const char *json)
     }
     static const char *const texts[] = {"",    "7", "[]", "{}", "null", "\"model\"", "{\"model\":7}", "{\"model\":{}}",
                                         "\xff"};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
         write_text("tokenizer.json", texts[i], strlen(texts[i]));
         Tokenizer *t = tokenizer_open(path, err);
         check(!t && strncmp(err, path, strlen(path)) == 0, "%s: %s", texts[i], err);
         tokenizer_close(t);
     }
     check(!tokenizer_open("tests/data/nothing", err) && strstr(err, "no such file"), "%s", err);
-    check(!tokenizer_open("tests/data", err) && strstr(err, "has no tokenizer.json"), "%s", err);
+    check(!tokenizer_open("tests/data", err) && strstr(err, "has neither tokenizer.json nor"), "%s", err);
     check(!tokenizer_open("/dev/null", err) && strstr(err, "not a regular file"), "%s", err);
     check(!tokenizer_open(SMALL "/tokenizer.json/x", err) && strstr(err, "no such file"), "%s", err);
     char name[5000];
@@ -450,7 +452,7 @@ static void check_refusals(const char *json)
     check_merges_needed(json);
 }
 
-/* A change that is accepted, and what is encoded and decoded then. */
+/* A change that is accepted, and what the changed tokenizer encodes and decodes. */
 static bool variant_case(void *json, const JsonValue *row)
 {
     char *text = strdup(json);
@@ -507,7 +509,8 @@ static void write_older_form(const JsonValue *root)
     remove_file("tokenizer.json");
 }
 
-/* The older form, with other added tokens than the small tokenizer's, none, and merges that are none. */
+/* The older form: with the small tokenizer's added tokens, with others, without any, and with a line that is not a
+ * merge. */
 static void check_older_form(const JsonValue *root)
 {
     char err[512];
@@ -568,7 +571,7 @@ static void check_spellings(const char *json)
     json_free(root);
 }
 
-/* A damaged file is refused or read, but nothing worse. */
+/* A damaged file is either refused or read; nothing worse happens. */
 static void check_damage(const char *json)
 {
     char err[512], *text = strdup(json);
@@ -593,11 +596,11 @@ static void check_damage(const char *json)
     free(text);
 }
 
-/* ---- merging, by its definition ---- */
+/* ---- merging against its definition ---- */
 
 static int ranks[600][600], results[600][600], byte_ids[256];
 
-/* Merges are "left right" in the file; the last of equal ones counts. */
+/* Merges are "left right" in this file; the last of equal ones counts. */
 static void read_ranks(const Tokenizer *t, const char *json)
 {
     char err[512], both[256];
@@ -621,7 +624,7 @@ static void read_ranks(const Tokenizer *t, const char *json)
     }
 }
 
-/* The pair of lowest rank, the leftmost among equals, again and again. */
+/* Merge the pair of lowest rank, the leftmost among equals, again and again. */
 static size_t merge_by_definition(int *ids, size_t n)
 {
     for (;;) {
@@ -656,7 +659,7 @@ static bool merges_as_defined(Tokenizer *t, const char *word, size_t length)
     return same;
 }
 
-/* A word of so many letters. */
+/* Check a random word of that many letters. */
 static bool random_word_merges(Tokenizer *t, const char *const *letters, size_t kinds, size_t length)
 {
     Text word = {0};
@@ -669,7 +672,8 @@ static bool random_word_merges(Tokenizer *t, const char *const *letters, size_t 
     return same;
 }
 
-/* Words of letters of one, two and three bytes, of every length around those where the code changes its way. */
+/* Words of letters of one, two and three bytes, of every length up to the one from which on the code works
+ * differently. */
 static void check_merging(Tokenizer *t, const char *json)
 {
     static const char *const letters[] = {"a",      "e",      "n",      "t",      "h",      "i",
@@ -679,12 +683,12 @@ static void check_merging(Tokenizer *t, const char *json)
     read_ranks(t, json);
     for (size_t length = 1; length <= 400; length += length < 90 ? 1 : 37)
         for (int turn = 0; turn < 8; turn++)
-            wrong += !random_word_merges(t, letters, turn % 2 ? 8 : sizeof letters / sizeof *letters, length);
+            wrong += !random_word_merges(t, letters, turn % 2 ? 8 : COUNT_OF(letters), length);
     check(wrong == 0, "%zu words are not merged as defined", wrong);
 }
 
 static const char *const wide_letters[] = {"a", "\u00e9", "\u4e2e", "\u4e2f", "\u4e6e", "\u5e2e", "\U000218a3"};
-#define WIDE_LETTERS (sizeof wide_letters / sizeof *wide_letters)
+#define WIDE_LETTERS COUNT_OF(wide_letters)
 #define TOKENS 40
 
 typedef struct {
@@ -700,12 +704,12 @@ static size_t find_token(const Model *m, const char *bytes, size_t length)
     return i;
 }
 
-/* Merges of neighbours in words of wide_letters, chosen by chance, within a character or across. all_new: none makes
- * what another makes, nor is there a pair twice. */
+/* Random merges of neighbors in words of wide_letters, inside a character or across a boundary. all_new: each makes a
+ * token that no other makes, and no pair is listed twice. */
 static void make_random_model(Model *m, bool all_new, bool shuffled)
 {
-    static const char bytes[] =
-        "a\xc3\xa9\xe4\xe5\xb8\xae\xaf\xb9\xf0\xa1\xa2\xa3"; /* stand for themselves in a file */
+    /* in the byte-to-unicode map these are the characters of the same number */
+    static const char bytes[] = "a\xc3\xa9\xe4\xe5\xb8\xae\xaf\xb9\xf0\xa1\xa2\xa3";
     *m = (Model){.count = sizeof bytes - 1};
     for (size_t i = 0; i < m->count; i++)
         m->tokens[i][0] = bytes[i];
@@ -717,11 +721,12 @@ static void make_random_model(Model *m, bool all_new, bool shuffled)
         if (at + left + right > strlen(word))
             continue;
         size_t l = find_token(m, word + at, left), r = find_token(m, word + at + left, right),
-               made = find_token(m, word + at, left + right);
-        if (l == m->count || r == m->count || (all_new && made < m->count))
+               result = find_token(m, word + at, left + right);
+        if (l == m->count || r == m->count || (all_new && result < m->count))
             continue;
-        memcpy(m->tokens[made], word + at, left + right);
-        m->count += made == m->count;
+        memcpy(m->tokens[result], word + at, left + right);
+        if (result == m->count)
+            m->count++;
         m->merges[m->merge_count][0] = l;
         m->merges[m->merge_count++][1] = r;
     }
@@ -733,8 +738,8 @@ static void make_random_model(Model *m, bool all_new, bool shuffled)
     }
 }
 
-/* Each byte as the character of that number. */
-static void write_letters(FILE *f, const char *before, const char *bytes)
+/* Spell the bytes: each is the character of the same number in the byte-to-unicode map. */
+static void write_spelled(FILE *f, const char *before, const char *bytes)
 {
     fputs(before, f);
     for (; *bytes; bytes++) {
@@ -745,22 +750,22 @@ static void write_letters(FILE *f, const char *before, const char *bytes)
     }
 }
 
-/* json with that model, and no added tokens. */
+/* The text of json with that model instead, and without added tokens. */
 static char *with_model(const char *json, const Model *m)
 {
     char *vocab = NULL, *merges = NULL;
     size_t length;
     FILE *f = open_memstream(&vocab, &length);
     for (size_t i = 0; i < m->count; i++) {
-        write_letters(f, i ? ",\"" : "\"vocab\":{\"", m->tokens[i]);
+        write_spelled(f, i ? ",\"" : "\"vocab\":{\"", m->tokens[i]);
         fprintf(f, "\":%zu", m->count - 1 - i);
     }
     fputs("},\"x\":{", f);
     fclose(f);
     f = open_memstream(&merges, &length);
     for (size_t i = 0; i < m->merge_count; i++) {
-        write_letters(f, i ? "\",\"" : "\"merges\":[\"", m->tokens[m->merges[i][0]]);
-        write_letters(f, " ", m->tokens[m->merges[i][1]]);
+        write_spelled(f, i ? "\",\"" : "\"merges\":[\"", m->tokens[m->merges[i][0]]);
+        write_spelled(f, " ", m->tokens[m->merges[i][1]]);
     }
     fputs("\"],\"y\":[", f);
     fclose(f);
@@ -800,7 +805,7 @@ static void check_random_models(const char *json)
     check(wrong == 0, "%zu words are not merged as defined", wrong);
 }
 
-/* A word of few tokens, which is remembered, is not taken for another that differs from it in one byte. */
+/* A word in the cache is not taken for another that differs from it in one byte. */
 static void check_similar_words(const char *json)
 {
     const Model m = {.tokens = {"a", "b", "aa", "aaaa", "aaaaaaaa"},
@@ -818,7 +823,7 @@ static void check_similar_words(const char *json)
             word[i] = 'a';
         }
     }
-    check(wrong == 0, "%zu words are taken for others", wrong);
+    check(wrong == 0, "%zu words were taken for others", wrong);
     tokenizer_close(t);
 }
 
@@ -843,7 +848,8 @@ static void check_long_word(Tokenizer *t)
     free(word);
 }
 
-/* Too little memory is told, with more and more of it, until there is enough: then the ids and the text are right. */
+/* With more and more memory: as long as it is too little, the tokenizer says so; then the ids and the text are
+ * right. */
 static void check_little_memory(Tokenizer *t)
 {
     enum { LENGTH = 200000, STEP = 1 << 16 };
@@ -852,14 +858,14 @@ static void check_little_memory(Tokenizer *t)
     IdList expected = {0};
     int failed = 1;
     if (watched()) {
-        skip("too little memory: sanitizers and valgrind need what is denied here");
+        skip("too little memory: sanitizers and valgrind need some of their own");
         free(text);
         return;
     }
     memset(text, 'a', LENGTH);
     for (size_t i = 0; i < LENGTH; i += 3 + random_below(8))
         text[i] = i < LENGTH / 2 && random_below(3) == 0 ? ' ' : 't'; /* the second half is one word */
-    memcpy(text + LENGTH, "e\u0301\xff", 4);                          /* must be put right, and brought to NFC */
+    memcpy(text + LENGTH, "e\u0301\xff", 4);                          /* must be made valid, and normalized */
     check(tokenizer_encode(t, text, LENGTH + 4, true, &expected, err) == 0, "%s", err);
     getrlimit(RLIMIT_AS, &usual);
     for (size_t i = 0; failed && i < 400; i++) {
@@ -895,10 +901,10 @@ static void check_little_memory(Tokenizer *t)
 
 /* ---- pieces of text ---- */
 
-/* A tail may still become a character if it begins one, for every lead byte. */
+/* For every lead byte: text that ends with the beginning of a character may still become that character. */
 static void check_complete_prefix(void)
 {
-    static unsigned char begun[3][1 << 24]; /* by length - 1: what begins a character and is not one yet */
+    static unsigned char begun[3][1 << 24]; /* [length - 1][bytes]: they begin a character and are not one yet */
     static const unsigned char others[] = {'a', 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xe4, 0xff};
     enum { OTHERS = sizeof others };
     size_t wrong = 0;
@@ -926,7 +932,7 @@ static void check_complete_prefix(void)
     check(wrong == 0, "%zu prefixes", wrong);
 }
 
-/* Invalid UTF-8 is encoded, and shown, as the text that unicode_decode() sees in it. */
+/* Invalid UTF-8 is encoded, and shown, as the text that unicode_decode() finds in it. */
 static void check_invalid(Tokenizer *t)
 {
     static const char *const parts[] = {"a",        "12345678", "\u4e2d",   " ",    "\u00e9", "\U0001f600", "\ufffd",
@@ -935,7 +941,7 @@ static void check_invalid(Tokenizer *t)
     for (int turn = 0; turn < 2000; turn++) {
         char bytes[128] = "", err[512];
         for (size_t n = 1 + random_below(8); n > 0; n--)
-            strcat(bytes, parts[random_below(turn % 2 ? 8 : sizeof parts / sizeof *parts)]);
+            strcat(bytes, parts[random_below(turn % 2 ? 8 : COUNT_OF(parts))]);
         size_t length = strlen(bytes);
         Text expected = {0}, shown = {0};
         for (size_t at = 0, size; at < length; at += size) {
@@ -980,13 +986,13 @@ static void check_pieces(Tokenizer *t)
     check(tokenizer_size(t) == 600 && tokenizer_merges(t) == 338, "%zu", tokenizer_size(t));
     check(tokenizer_id(t, "<|im_end|>", 10) == 596 && tokenizer_id(t, "\u0120a", 3) == 256, "by their names");
     check(tokenizer_id(t, " a", 2) == -1 && tokenizer_id(t, "", 0) == -1 && tokenizer_id(t, "<|im_end|", 9) == -1,
-          "no names");
+          "not tokens");
     check(tokenizer_id(t, guarded("\xc4", 1), 1) == -1 && tokenizer_id(t, guarded("a\xc4", 2), 2) == -1,
-          "half a letter");
+          "half a character");
     check(tokenizer_is_special(t, 596) && !tokenizer_is_special(t, 597) && !tokenizer_is_special(t, 64),
           "special ones");
 
-    /* plain text: what looks like an added token is none; invalid bytes are U+FFFD */
+    /* plain text: added tokens are not recognized; invalid bytes are U+FFFD */
     IdList plain = {0}, replaced_ids = {0};
     char err[512];
     check(tokenizer_encode(t, "a<|im_end|>", 11, false, &plain, err) == 0 && plain.count > 3, "plain text");
@@ -1001,7 +1007,7 @@ static void check_pieces(Tokenizer *t)
 
 /* ---- chat ---- */
 
-/* What the tokenizer writes for the messages as ids: their text is the same, and no content makes or ends a turn. */
+/* Whether the ids of the messages have the same text, and no content begins or ends a turn. */
 static bool ids_are_safe(Tokenizer *t, const Message *messages, size_t n, bool prompt, const JsonValue *expected)
 {
     char err[512];
@@ -1023,7 +1029,7 @@ static bool ids_are_safe(Tokenizer *t, const Message *messages, size_t n, bool p
     bool with_system = system && (messages[0].role_length != 6 || memcmp(messages[0].role, "system", 6) != 0);
     bool nfc = text.length == expected->length && memcmp(text.bytes, expected->text, text.length) == 0;
     bool same = (added || same_ids(&ids, &whole)) && (nfc || memmem(expected->text, expected->length, "\u0301", 2));
-    /* templates differ in whether a developer is heard, and whether the assistant is prompted after its own words */
+    /* templates differ in whether they write a developer's messages, and a prompt after the assistant's own message */
     size_t least = given + with_system, most = n + with_system + prompt;
     text_free(&text);
     id_list_free(&ids);
@@ -1078,7 +1084,7 @@ static bool template_case(void *t, const JsonValue *row)
 
 #define FIRST "{% if messages[0].role != 'system' %}"
 
-/* Templates that cannot be used, and part of the reason. */
+/* Templates that can't be used, and part of the reason. */
 static const struct {
     const char *template, *want;
 } unusable[] = {
@@ -1110,15 +1116,15 @@ static const struct {
      "has \"x\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\u4e2d\", which"},
     {"{% for message in messages %}{{ message['content'] | trim }}{% endfor %}", "| trim"},
     {"{% for message in messages %}{{ message.content.split('a')[-1] }}{% endfor %}", "split('a')"},
-    {"{% for message in messages %}{{ message.content }}", "ends within a block"},
-    {"{% for message in messages %}{{ message.content ", "ends within a tag"},
+    {"{% for message in messages %}{{ message.content }}", "ends inside a block"},
+    {"{% for message in messages %}{{ message.content ", "ends inside a tag"},
     {"{{ 'abc }}", "'abc "},
     {"{{ 'a\\x41' }}", "\\x41"},
     {"{% endif %}", "endif"},
     {"{% for m in messages %}{% endif %}{% endfor %}", "endif"},
     {"{% for m in messages %}{% for k in messages %}{% endfor %}{% endfor %}", "for k in messages"},
     {"{% if (((((((((((((((((((((((((((((((((((((((((((((((((((tools", "(((("},
-    {"{{ messages[9].role }}", "not there"},
+    {"{{ messages[9].role }}", "does not exist"},
     {"{{ messages }}", "messages"},
     {"\xff" LOOP PROMPT, "is not UTF-8"},
     {FIRST "<|im_start|>system\nabcdefghijklmnop{% endif %}" LOOP PROMPT, "as ChatML does"},
@@ -1147,7 +1153,7 @@ static const struct {
     {"{% for m of messages %}", "has \"for m of messages \""},
     {"{% for = in messages %}", "has \"for = in messages \""},
     {"{% for m in messages }}", "has \"for m in messages \""},
-    {"{# abc", "ends within a tag"},
+    {"{# abc", "ends inside a tag"},
     {"{% if tools %}{{ 'abc }}{% endif %}", "has \"'abc \""},
     {"{% elif tools %}", "has \"elif tools \""},
     {"{% else %}", "has \"else \""},
@@ -1157,17 +1163,17 @@ static const struct {
     {"{{ 'a' + }}", "has \"}\""},
     {"{{ 'a' 'b' }}", "has \"'b' \""},
     {"{{ 'a\\' }}", "has \"'a\\' \""},
-    {"{%", "ends within a tag"},
-    {"{{", "ends within a tag"},
-    {"{#", "ends within a tag"},
-    {"{%-", "ends within a tag"},
+    {"{%", "ends inside a tag"},
+    {"{{", "ends inside a tag"},
+    {"{#", "ends inside a tag"},
+    {"{%-", "ends inside a tag"},
 };
 
 static void check_unusable(void)
 {
     char err[512];
     const Message hello = {"user", "hello", 4, 5};
-    for (size_t i = 0; i < sizeof unusable / sizeof *unusable; i++) {
+    for (size_t i = 0; i < COUNT_OF(unusable); i++) {
         write_text("chat_template.jinja", unusable[i].template, strlen(unusable[i].template));
         Tokenizer *t = open_or_fail(folder);
         const char *problem = tokenizer_chat_problem(t);
@@ -1184,7 +1190,8 @@ static void check_unusable(void)
     }
 }
 
-/* Templates that can be used: blanks before a block at the beginning of a line go, as does one line feed at the end. */
+/* Templates that can be used: blanks before a block at the start of a line are dropped, as is one line feed at the
+ * end. */
 static const char *const usable[] = {
     "  " LOOP PROMPT,
     "\t" LOOP PROMPT,
@@ -1203,7 +1210,7 @@ static const char *const usable[] = {
 
 static void check_usable(void)
 {
-    for (size_t i = 0; i < sizeof usable / sizeof *usable; i++) {
+    for (size_t i = 0; i < COUNT_OF(usable); i++) {
         write_text("chat_template.jinja", usable[i], strlen(usable[i]));
         Tokenizer *t = open_or_fail(folder);
         check(!tokenizer_chat_problem(t) && !tokenizer_default_system(t), "%s: %s", usable[i],
@@ -1212,7 +1219,7 @@ static void check_usable(void)
     }
 }
 
-/* Where a template may stand: its own file goes before tokenizer_config.json, where it may be one of a list. */
+/* Where a template may be: in a file of its own, else in tokenizer_config.json, where it may be one of a list. */
 static void check_places(void)
 {
     static const char list[] =
@@ -1256,7 +1263,7 @@ static void check_places(void)
     }
 }
 
-/* A template may be in order as far as the trial goes, and fail later: no half a conversation comes out. */
+/* A template may pass the trial and fail later: then no part of the conversation is returned. */
 static void check_late_errors(const char *json)
 {
     static const char template[] = LOOP PROMPT "{% if messages[0].content == 'go' %}{{ messages[5].role }}{% endif %}";
@@ -1266,9 +1273,9 @@ static void check_late_errors(const char *json)
     Text text = {0};
     write_text("chat_template.jinja", template, strlen(template));
     Tokenizer *t = open_or_fail(folder);
-    check(tokenizer_chat_ids(t, &go, 1, true, true, &ids, err) && ids.count == 0 && strstr(err, "not there"), "%s",
+    check(tokenizer_chat_ids(t, &go, 1, true, true, &ids, err) && ids.count == 0 && strstr(err, "does not exist"), "%s",
           err);
-    check(tokenizer_chat_text(t, &go, 1, true, &text, err) && strstr(err, "not there"), "%s", err);
+    check(tokenizer_chat_text(t, &go, 1, true, &text, err) && strstr(err, "does not exist"), "%s", err);
     check(tokenizer_chat_ids(t, &stay, 1, true, true, &ids, err) == 0 && ids.count > 0, "%s", err);
     id_list_free(&ids);
     text_free(&text);
@@ -1304,7 +1311,7 @@ static void check_late_errors(const char *json)
     remove_file("tokenizer_config.json");
 }
 
-/* The default system turn goes when it isn't wanted, but not what a message says, be it the same. */
+/* The default system turn is left out when it isn't wanted, but not a message that says the same. */
 static void check_default_system(Tokenizer *t)
 {
     const char *system = tokenizer_default_system(t), *const contents[] = {system, "S", "You are Qwen", "<|im_end|>"};
@@ -1327,7 +1334,7 @@ static void check_default_system(Tokenizer *t)
     }
 }
 
-/* The demo model's conversations: the text, and the ids that the network was given. */
+/* The demo model's conversations: the text, and the ids that the network got. */
 static void check_demo(void)
 {
     Tokenizer *t = open_or_fail("tests/demo");
@@ -1368,7 +1375,7 @@ static void check_demo(void)
 
 /* ---- the real tokenizer ---- */
 
-/* Kinds of text that others have got wrong. */
+/* Texts that other tokenizers got wrong. */
 static const struct {
     const char *text;
     int ids[16];
@@ -1398,7 +1405,7 @@ static void check_real(const char *golden)
     char path[4096];
     snprintf(path, sizeof path, "%s/qwen2.5", golden);
     Tokenizer *t = open_or_fail(path);
-    for (size_t i = 0; t && i < sizeof hard / sizeof *hard; i++) {
+    for (size_t i = 0; t && i < COUNT_OF(hard); i++) {
         IdList expected = {0};
         for (const int *id = hard[i].ids; *id >= 0; id++)
             id_list_append(&expected, *id);
@@ -1439,7 +1446,7 @@ int main(void)
     if (!mkdtemp(folder))
         return 1;
     Tokenizer *t = open_or_fail(SMALL "/tokenizer.json");
-    check_little_memory(t); /* first: no memory lies about yet that was freed */
+    check_little_memory(t); /* first, while there is no memory that was freed */
     char *json = compact_tokenizer();
     check_cases(t, SMALL "/encode.jsonl", encode_case, 1);
     check_cases(t, SMALL "/decode.jsonl", decode_case, 1);

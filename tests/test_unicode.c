@@ -1,4 +1,4 @@
-/* unicode.c: classes against the facts that they were generated from, NFC, UTF-8, terminal columns. */
+/* unicode.c: classes against the facts that its tables are made of, NFC, UTF-8, columns on a terminal. */
 #include "base/base.h"
 
 #include "base/unicode.h"
@@ -24,7 +24,7 @@ static uint32_t number(const JsonValue *v)
 
 /* ---- classes ---- */
 
-/* Every code point, and some beyond, against a list of [first, last] in order. */
+/* Every code point, and some numbers beyond, against a sorted list of [first, last]. */
 static void check_class(const JsonValue *ranges, bool (*is_in)(uint32_t), const char *name)
 {
     const JsonValue *range = ranges->child;
@@ -37,7 +37,7 @@ static void check_class(const JsonValue *ranges, bool (*is_in)(uint32_t), const 
         wrong += is_in(c) != expected;
     }
     check(members > 0 && wrong == 0, "%s: %zu members, %zu wrong", name, members, wrong);
-    check(!is_in(UINT32_MAX), "%s: no code point", name);
+    check(!is_in(UINT32_MAX), "%s: not a code point", name);
 }
 
 static void check_widths(const JsonValue *wide, const JsonValue *zero)
@@ -57,7 +57,7 @@ static void check_widths(const JsonValue *wide, const JsonValue *zero)
                  {0x301, 0},  {0x200b, 0},  {0xfe0f, 0},  {0x4e2d, 2}, {0xac00, 2},   {0x1161, 0},  {0xff21, 2},
                  {0xff71, 1}, {0x1f600, 2}, {0x1fae8, 2}, {0x2500, 1}, {0x20000, 2},  {0x3fffd, 2}, {0xe0100, 0},
                  {0x3000, 2}, {0x202e, 0},  {0x2764, 1},  {0x26a1, 2}, {0x10ffff, 1}, {0x378, 1}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
         check(unicode_width(cases[i].c) == cases[i].width, "U+%04X: %d", cases[i].c, unicode_width(cases[i].c));
 }
 
@@ -79,7 +79,7 @@ static const struct {
     {"\ud55c\u11ab", "\ud55c\u11ab"},
     {"\u1161\u11ab", "\u1161\u11ab"},
     {"\u1112\u1112\u1161", "\u1112\ud558"},
-    {"\u0301", "\u0301"},                         /* nothing before it */
+    {"\u0301", "\u0301"},                         /* nothing is before it */
     {"\u0301e\u0301", "\u0301\u00e9"},
     {"a\u0301\u0327", "\u00e1\u0327"},            /* marks change places */
     {"a\u0327\u0301", "\u00e1\u0327"},
@@ -123,7 +123,7 @@ static void check_nfc(const char *text, size_t length, const char *expected, siz
     free(out);
 }
 
-/* Each character alone, from {"0340": [768], ..}: all others stay as they are. */
+/* Each character alone: those in {"0340": [768], ..} are replaced, all others stay as they are. */
 static void check_singles(const JsonValue *singles)
 {
     size_t wrong = 0, known = 0;
@@ -144,7 +144,7 @@ static void check_singles(const JsonValue *singles)
     check(known == singles->length && wrong == 0, "%zu of %zu characters, %zu wrong", known, singles->length, wrong);
 }
 
-/* A long run of marks, all of which must be sorted. */
+/* A long run of marks that must be sorted. */
 static void check_long_run(void)
 {
     enum { PAIRS = 50000 };
@@ -165,7 +165,7 @@ static void check_long_run(void)
 
 /* ---- UTF-8 ---- */
 
-/* What bytes decode to, "?" for U+FFFD; as Python's bytes.decode(errors="replace"). */
+/* What bytes decode to, as with Python's bytes.decode(errors="replace"), with "?" for U+FFFD. */
 static const struct {
     const char *bytes, *decoded;
 } malformed[] = {
@@ -203,7 +203,7 @@ static const struct {
 
 static void check_decoding(void)
 {
-    for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++) {
+    for (size_t i = 0; i < COUNT_OF(malformed); i++) {
         const char *s = malformed[i].bytes;
         char out[64];
         size_t n = 0;
@@ -227,7 +227,7 @@ static void check_decoding(void)
         size_t size = unicode_encode(c, bytes), read = unicode_decode(bytes, size, &back);
         wrong += c >= 0xd800 && c < 0xe000 ? back != 0xfffd || read != 1 : back != c || read != size;
     }
-    check(wrong == 0, "%zu code points do not survive", wrong);
+    check(wrong == 0, "%zu code points are not decoded as they were encoded", wrong);
 }
 
 int main(void)
@@ -243,7 +243,7 @@ int main(void)
     check_class(json_get(facts, "number"), unicode_is_number, "numbers");
     check_class(json_get(facts, "space"), unicode_is_space, "spaces");
     check_widths(json_get(facts, "wide"), json_get(facts, "zero"));
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+    for (size_t i = 0; i < COUNT_OF(forms); i++)
         check_nfc(forms[i].text, strlen(forms[i].text), forms[i].nfc, strlen(forms[i].nfc), forms[i].text);
     check_nfc("a\0e\u0301", 5, "a\0\u00e9", 4, "a text with a NUL");
     check_long_run();

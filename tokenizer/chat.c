@@ -1,50 +1,55 @@
-/* Chat messages -> text and ids, by the chat template of the model.
+/* Chat messages -> text and ids, as the model's chat template writes them.
  *
- * A template is Jinja, of which this reads what ChatML templates are made of:
+ * A template is Jinja. This reads as much of it as ChatML templates use:
  *
  *     {% if C %} {% elif C %} {% else %} {% endif %}  {% for NAME in messages %} {% endfor %}  {{ S + S ... }}  {# #}
- *     C   or, and, not, parentheses, ==, !=, is [not] defined; messages[0], messages[-1], tools (which is always
- *         None), add_generation_prompt, loop.first, loop.last
- *     S   strings, and a message's attributes: message.role, message['content']
+ *     C   or, and, not, parentheses, ==, !=, is [not] defined; messages[0], messages[-1], tools (always None),
+ *         add_generation_prompt, loop.first, loop.last
+ *     S   strings, and attributes of a message: message.role, message['content']
  *
- * Anything else is an error when it is reached; parts for tools never are. Each byte of the output has a mark: 1 if it
- * came out of a message. A template is ChatML if it writes two trial conversations as it should. */
+ * Anything else is an error when it is reached; what a template does for tools never is. Each byte of the output has a
+ * mark, 1 if it is from a message. A template can be used if it writes two trial conversations as ChatML does. */
 #include "tokenizer/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/file.h"
 
-/* NOTHING is not defined; NONE is, but holds nothing. */
+/* What an expression may be. NOTHING is not defined; NONE is defined, as None. */
 typedef enum { NOTHING, NONE, FLAG, INTEGER, LITERAL, GIVEN, MESSAGES, MESSAGE, LOOP } Kind;
 
 typedef struct {
     Kind kind;
-    long number;      /* FLAG, INTEGER; MESSAGE: which one */
-    const char *text; /* LITERAL: as it is written in the template; GIVEN: out of a message */
+    long number;      /* FLAG, INTEGER: its value; MESSAGE: its index */
+    const char *text; /* LITERAL: as the template writes it; GIVEN: from a message */
     size_t length;
 } Value;
 
 #define MAX_NESTING 32
+/* An `if` or `for` that is open. */
 typedef struct {
-    bool outer_active, taken, line_start; /* taken: a branch of this `if` was */
-    const char *body;                     /* of a loop */
+    bool outer_active, taken; /* taken: a branch of this `if` was active */
+    bool line_start;          /* whether the body of this loop starts a line */
+    const char *body;         /* of a loop: where it starts; NULL for an `if` */
 } Block;
 
 typedef struct {
-    const char *at, *end; /* what is left of the template; a NUL follows */
+    const char *at, *end; /* the rest of the template; a NUL follows */
     const Message *messages;
-    size_t count, index; /* index: of the loop */
+    size_t count, index; /* of messages; of the one that the loop is at */
     bool generation_prompt;
-    const char *variable; /* the loop's; NULL outside of it */
+    const char *variable; /* the name that the loop gives to a message; NULL outside of a loop */
     size_t variable_length;
     Block blocks[MAX_NESTING];
-    size_t depth, nesting;
-    bool active, line_start; /* active: not in a branch that isn't taken; line_start: at[-1] ended a line */
-    int unevaluated;         /* in the right half of an `or` or `and` that is decided */
+    size_t depth;    /* of blocks */
+    size_t nesting;  /* of parentheses */
+    bool active;     /* false in a branch that is not taken */
+    bool line_start; /* whether `at` is at the start of a line */
+    int unevaluated; /* how many `or` and `and` around here are decided already */
     Text *out, *marks;
-    const char *file; /* of the template */
+    const char *file; /* that the template was read from, for messages */
     char *err;
 } Chat;
 
@@ -58,20 +63,19 @@ static int unknown_syntax(Chat *c, const char *from)
     while (is_blank(*from))
         from++;
     if (from == c->end)
-        return fail(c->err, "%s: the chat template ends within a tag", c->file);
+        return fail(c->err, "%s: the chat template ends inside a tag", c->file);
     size_t n = 1 + strcspn(from + 1, "\n%}");
-    n = text_complete_prefix(from, n < 48 ? n : 48);
-    return fail(c->err, "%s: the chat template has \"%.*s\", which no known ChatML template has there",
-                          c->file, (int)n, from);
+    n = text_complete_prefix(from, MIN(n, 48));
+    return fail(c->err, "%s: the chat template has \"%.*s\", which is not supported", c->file, (int)n, from);
 }
 
-/* Writes out bytes; mark 1: of a message, which may hold anything. */
+/* Write bytes to the output. mark: 1 if they are from a message, which may contain anything. */
 static int emit(Chat *c, const char *bytes, size_t length, char mark)
 {
-    int failed = mark ? text_append_replacing(c->out, bytes, length) : text_append(c->out, bytes, length);
-    while (!failed && c->marks->length < c->out->length)
-        failed = text_append(c->marks, &mark, 1);
-    return failed ? fail(c->err, "out of memory for the tokenizer") : 0;
+    int status = mark ? text_append_replacing(c->out, bytes, length) : text_append(c->out, bytes, length);
+    while (status == 0 && c->marks->length < c->out->length)
+        status = text_append(c->marks, &mark, 1);
+    return status ? fail_memory(c->err) : 0;
 }
 
 static bool is_name_byte(char b)
@@ -85,7 +89,7 @@ static void skip_blanks(Chat *c)
         c->at++;
 }
 
-/* Skips blanks, then word if it is next. */
+/* Skip blanks, and then the word if it is next. */
 static bool take(Chat *c, const char *word)
 {
     size_t n = strlen(word);
@@ -96,6 +100,7 @@ static bool take(Chat *c, const char *word)
     return true;
 }
 
+/* Skip blanks and a name, and return the length of the name. */
 static size_t take_name(Chat *c, const char **name)
 {
     skip_blanks(c);
@@ -115,12 +120,12 @@ static bool is_word(const char *name, size_t length, const char *word)
     return same(name, length, word, strlen(word));
 }
 
-/* 'text' or "text"; the quote is next. */
+/* 'text' or "text"; c is at the quote. */
 static int take_literal(Chat *c, Value *v)
 {
     const char *from = c->at++;
     while (c->at < c->end && *c->at != *from)
-        c->at += *c->at == '\\' ? 2 : 1;
+        c->at += *c->at == '\\' ? 2 : 1; /* an escaped quote does not end it */
     if (c->at >= c->end)
         return unknown_syntax(c, from);
     *v = (Value){.kind = LITERAL, .text = from + 1, .length = (size_t)(c->at - from - 1)};
@@ -128,7 +133,7 @@ static int take_literal(Chat *c, Value *v)
     return 0;
 }
 
-/* v.name or v['name'] becomes v. */
+/* Replace v by v.name, or v['name']. */
 static int attribute(Chat *c, Value *v, const char *name, size_t length)
 {
     Value of = *v;
@@ -137,7 +142,7 @@ static int attribute(Chat *c, Value *v, const char *name, size_t length)
     if (c->unevaluated)
         return 0;
     if (of.kind == NOTHING)
-        return fail(c->err, "%s: the chat template needs a message that is not there", c->file);
+        return fail(c->err, "%s: the chat template refers to a message that does not exist", c->file);
     if (of.kind == LOOP && (first || is_word(name, length, "last"))) {
         *v = (Value){.kind = FLAG, .number = first ? c->index == 0 : c->index + 1 == c->count};
         return 0;
@@ -154,6 +159,7 @@ static int attribute(Chat *c, Value *v, const char *name, size_t length)
 
 static int condition(Chat *c, Value *v);
 
+/* A string, a number, a name, or a condition in parentheses. */
 static int primary(Chat *c, Value *v)
 {
     skip_blanks(c);
@@ -162,9 +168,13 @@ static int primary(Chat *c, Value *v)
     if (*c->at == '\'' || *c->at == '"')
         return take_literal(c, v);
     if (take(c, "(")) {
-        int failed = c->nesting++ == MAX_NESTING ? unknown_syntax(c, from) : condition(c, v);
+        if (c->nesting == MAX_NESTING)
+            return unknown_syntax(c, from);
+        c->nesting++;
+        if (condition(c, v))
+            return -1;
         c->nesting--;
-        return failed ? -1 : take(c, ")") ? 0 : unknown_syntax(c, from);
+        return take(c, ")") ? 0 : unknown_syntax(c, from);
     }
     size_t n = take_name(c, &name);
     if (n == 1 && *name >= '0' && *name <= '9')
@@ -184,7 +194,7 @@ static int primary(Chat *c, Value *v)
     return 0;
 }
 
-/* A value with its .name, ['name'] and [number]. */
+/* A primary with the .name, ['name'] and [number] behind it. */
 static int operand(Chat *c, Value *v)
 {
     const char *from = c->at, *name;
@@ -220,10 +230,14 @@ static bool is_text(const Value *v)
 
 static bool is_true(const Value *v)
 {
-    return is_text(v) ? v->length > 0 : v->kind == FLAG || v->kind == INTEGER ? v->number != 0 : v->kind > NONE;
+    if (is_text(v))
+        return v->length > 0;
+    if (v->kind == FLAG || v->kind == INTEGER)
+        return v->number != 0;
+    return v->kind != NOTHING && v->kind != NONE;
 }
 
-/* V, not V, V == V, V != V, V is [not] defined */
+/* V, not V, V == V, V != V, V is [not] defined, where V is an operand. */
 static int comparison(Chat *c, Value *v)
 {
     const char *from = c->at;
@@ -252,17 +266,20 @@ static int comparison(Chat *c, Value *v)
     return 0;
 }
 
-/* Conditions with `and` between, or several of these with `or` between; decided from the left. */
+/* any = false: comparisons with `and` between them. any = true: such conditions with `or` between them. The first that
+ * decides the outcome ends the evaluation. */
 static int junction(Chat *c, Value *v, bool any)
 {
     if (any ? junction(c, v, false) : comparison(c, v))
         return -1;
     while (take(c, any ? "or" : "and")) {
         bool left = is_true(v), decided = left == any;
-        c->unevaluated += decided;
+        if (decided)
+            c->unevaluated++;
         if (any ? junction(c, v, false) : comparison(c, v))
             return -1;
-        c->unevaluated -= decided;
+        if (decided)
+            c->unevaluated--;
         *v = (Value){.kind = FLAG, .number = decided ? left : is_true(v)};
     }
     return 0;
@@ -273,7 +290,8 @@ static int condition(Chat *c, Value *v)
     return junction(c, v, true);
 }
 
-/* The end of a tag, and the white space that it takes away: "-" all of it, a block's end one line feed. */
+/* The end of a tag, and the white space that is dropped behind it: all of it if the tag ends with "-", one line feed
+ * behind a block's tag unless it ends with "+". */
 static int tag_end(Chat *c, const char *close)
 {
     skip_blanks(c);
@@ -290,7 +308,7 @@ static int tag_end(Chat *c, const char *close)
     return 0;
 }
 
-/* A tag that is not evaluated: strings in it may hold anything. */
+/* Skip a tag that is not evaluated. Strings in it may contain anything, even what closes a tag. */
 static int skip_tag(Chat *c, const char *close)
 {
     const char *from = c->at;
@@ -301,11 +319,12 @@ static int skip_tag(Chat *c, const char *close)
         else if (take_literal(c, &ignored))
             return -1;
     }
-    c->at -= c->at > from && (c->at[-1] == '-' || c->at[-1] == '+');
+    if (c->at > from && (c->at[-1] == '-' || c->at[-1] == '+'))
+        c->at--; /* part of the end */
     return tag_end(c, close);
 }
 
-/* A condition to the end of its tag; it decides whether what follows is active. */
+/* The rest of an `if` or `elif` tag. Its condition decides whether what follows is active. */
 static int branch(Chat *c, bool evaluate)
 {
     Value v;
@@ -318,6 +337,7 @@ static int branch(Chat *c, bool evaluate)
     return 0;
 }
 
+/* The rest of an `if` or `for` tag. */
 static int begin_block(Chat *c, bool loop, const char *from)
 {
     Value list;
@@ -329,8 +349,10 @@ static int begin_block(Chat *c, bool loop, const char *from)
         return branch(c, c->active);
     if (!c->active)
         return skip_tag(c, "%}");
-    if (c->variable || !(c->variable_length = take_name(c, &c->variable)) || !take(c, "in") || operand(c, &list) ||
-        list.kind != MESSAGES || tag_end(c, "%}"))
+    if (c->variable)
+        return unknown_syntax(c, from);
+    c->variable_length = take_name(c, &c->variable);
+    if (c->variable_length == 0 || !take(c, "in") || operand(c, &list) || list.kind != MESSAGES || tag_end(c, "%}"))
         return unknown_syntax(c, from);
     c->index = 0;
     b->body = c->at;
@@ -338,6 +360,7 @@ static int begin_block(Chat *c, bool loop, const char *from)
     return 0;
 }
 
+/* The rest of an `endif` or `endfor` tag. A loop goes back to its body as long as there are messages. */
 static int end_block(Chat *c, bool loop, const char *from)
 {
     Block *b = c->depth ? &c->blocks[c->depth - 1] : NULL;
@@ -355,7 +378,7 @@ static int end_block(Chat *c, bool loop, const char *from)
     return 0;
 }
 
-/* {% ... %}, behind its opening. */
+/* {% ... %}, from behind its opening. */
 static int statement(Chat *c)
 {
     const char *from = c->at;
@@ -377,7 +400,7 @@ static int statement(Chat *c)
     return c->active ? unknown_syntax(c, from) : skip_tag(c, "%}");
 }
 
-/* A string of the template, its escapes resolved. */
+/* Write a string of the template, with its escapes resolved. */
 static int emit_literal(Chat *c, const Value *v)
 {
     static const char escapes[] = "nrt\\'\"", meant[] = "\n\r\t\\'\"";
@@ -397,7 +420,7 @@ static int emit_literal(Chat *c, const Value *v)
     return 0;
 }
 
-/* {{ ... }}, behind its opening. */
+/* {{ ... }}, from behind its opening. */
 static int output(Chat *c)
 {
     if (!c->active)
@@ -415,8 +438,8 @@ static int output(Chat *c)
     return tag_end(c, "}}");
 }
 
-/* The text up to the next tag, less the white space that the tag's opening takes away: "-" all of it, a block's opening
- * (no "+") blanks with which the line begins. */
+/* Write the text up to the next tag, without the white space that is dropped before it: all of it if the tag begins
+ * with "-", blanks at the start of the line before a block's tag or comment unless it begins with "+". */
 static int plain_text(Chat *c)
 {
     const char *from = c->at, *tag = from;
@@ -438,7 +461,7 @@ static int plain_text(Chat *c)
     return c->active ? emit(c, from, (size_t)(stop - from), 0) : 0;
 }
 
-/* Messages through the model's template. */
+/* Write the messages as the template says. */
 static int render(const Tokenizer *t, const Message *messages, size_t n, bool generation_prompt, Text *out, Text *marks,
                   char err[512])
 {
@@ -462,47 +485,58 @@ static int render(const Tokenizer *t, const Message *messages, size_t n, bool ge
         if (plain_text(&c))
             return -1;
         if (c.at == c.end)
-            return c.depth ? fail(err, "%s: the chat template ends within a block", c.file) : 0;
+            return c.depth ? fail(err, "%s: the chat template ends inside a block", c.file) : 0;
         char kind = c.at[1];
         c.at += 2;
-        c.at += *c.at == '-' || *c.at == '+';
-        if (kind == '#' ? skip_tag(&c, "#}") : kind == '%' ? statement(&c) : output(&c))
+        if (*c.at == '-' || *c.at == '+')
+            c.at++;
+        int status = 0;
+        if (kind == '#')
+            status = skip_tag(&c, "#}");
+        else
+            status = kind == '%' ? statement(&c) : output(&c);
+        if (status)
             return -1;
     }
 }
 
 #define SYSTEM_BEGIN "<|im_start|>system\n"
+#define USER_TURN "<|im_start|>user\nU<|im_end|>\n"
+#define ASSISTANT_BEGIN "<|im_start|>assistant\n"
 #define TURN_END "<|im_end|>\n"
 
-/* Two trial conversations: 0 if the longer comes out as its turns, and the other too, but for a default system turn. */
+/* The template must write two trial conversations as ChatML does; what it puts before the one without a system message
+ * is the default system turn. */
 static int try_chat(Tokenizer *t, char err[512])
 {
     static const Message trial[] = {
         {"system", "S", 6, 1}, {"user", "U", 4, 1}, {"assistant", "A", 9, 1}, {"user", "V", 4, 1}};
-    static const char whole[] = SYSTEM_BEGIN "S<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"
-                                             "A<|im_end|>\n<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n";
-    static const char tail[] = "<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n";
+    static const char whole[] = SYSTEM_BEGIN "S" TURN_END USER_TURN ASSISTANT_BEGIN
+                                             "A<|im_end|>\n<|im_start|>user\nV<|im_end|>\n" ASSISTANT_BEGIN;
+    static const char tail[] = USER_TURN ASSISTANT_BEGIN;
     const size_t begin = strlen(SYSTEM_BEGIN), end = strlen(TURN_END);
     Text all = {0}, one = {0}, marks = {0};
-    int failed = render(t, trial, 4, true, &all, &marks, err);
-    failed = failed || render(t, trial + 1, 1, true, &one, &marks, err);
-    size_t head = failed || one.length < strlen(tail) ? 0 : one.length - strlen(tail);
-    bool known = !failed && is_word(all.bytes, all.length, whole) && is_word(one.bytes + head, one.length - head, tail);
-    if (known && head) {
+    int status = render(t, trial, 4, true, &all, &marks, err);
+    if (status == 0)
+        status = render(t, trial + 1, 1, true, &one, &marks, err);
+    size_t head = status || one.length < strlen(tail) ? 0 : one.length - strlen(tail);
+    bool known =
+        status == 0 && is_word(all.bytes, all.length, whole) && is_word(one.bytes + head, one.length - head, tail);
+    if (known && head > 0) {
         known = head >= begin + end && memcmp(one.bytes, SYSTEM_BEGIN, begin) == 0 &&
                 memcmp(one.bytes + head - end, TURN_END, end) == 0 && !memchr(one.bytes, 0, head);
-        t->default_system = known ? strndup(one.bytes + begin, head - begin - end) : NULL;
-        failed = known && !t->default_system ? fail(err, "out of memory for the tokenizer") : failed;
+        if (known && !(t->default_system = strndup(one.bytes + begin, head - begin - end)))
+            status = fail_memory(err);
     }
-    if (!failed && !known)
-        failed = fail(err, "%s: the chat template does not write its turns as ChatML does", t->chat_file);
+    if (status == 0 && !known)
+        status = fail(err, "%s: the chat template does not write turns as ChatML does", t->chat_file);
     text_free(&all);
     text_free(&one);
     text_free(&marks);
-    return failed;
+    return status;
 }
 
-/* As Jinja does: CR LF and CR become LF, and one at the end goes. */
+/* As Jinja does: CR LF and CR become LF, and one LF at the end is dropped. */
 static void unify_newlines(Text *text)
 {
     size_t n = 0;
@@ -511,52 +545,54 @@ static void unify_newlines(Text *text)
             text->bytes[n++] = text->bytes[i];
         else if (text->bytes[i + 1] != '\n')
             text->bytes[n++] = '\n';
-    text->length = n - (n && text->bytes[n - 1] == '\n');
-    if (n)
-        text->bytes[text->length] = 0;
+    if (n == 0)
+        return;
+    if (text->bytes[n - 1] == '\n')
+        n--;
+    text->bytes[n] = '\0';
+    text->length = n;
 }
 
-/* The chat template: chat_template.jinja, else tokenizer_config.json's, which is a text or a list of named ones. */
+/* Read the template from chat_template.jinja, or else from tokenizer_config.json, where it is a text or the one named
+ * "default" of a list. */
 static int read_template(Tokenizer *t, const char *folder, char err[512])
 {
-    Text text = {0};
-    JsonValue *config = NULL;
+    JsonFile config = {0};
     t->chat_file = path_join(folder, "chat_template.jinja");
-    int result = t->chat_file ? tokenizer_read_file(t->chat_file, &t->chat_template, err) : fail(err, "out of memory for the tokenizer");
-    if (result == 0 && !text_is_utf8(t->chat_template.bytes, t->chat_template.length))
-        result = fail(err, "%s: is not UTF-8", t->chat_file);
-    if (result <= 0)
-        return result;
+    int status = t->chat_file ? tokenizer_read_file(t->chat_file, &t->chat_template, err) : fail_memory(err);
+    if (status == 0 && !text_is_utf8(t->chat_template.bytes, t->chat_template.length))
+        return fail(err, "%s: is not UTF-8", t->chat_file);
+    if (status <= 0)
+        return status;
     free(t->chat_file);
     t->chat_file = path_join(folder, "tokenizer_config.json");
-    result = t->chat_file ? tokenizer_read_json(t->chat_file, &text, &config, err) : fail(err, "out of memory for the tokenizer");
-    const JsonValue *found = json_get(config, "chat_template");
+    status = t->chat_file ? tokenizer_read_json(t->chat_file, &config, err) : fail_memory(err);
+    const JsonValue *found = json_get(config.root, "chat_template");
     for (const JsonValue *v = found && found->type == JSON_ARRAY ? found->child : NULL; v; v = v->next)
         if (json_string_is(json_get(v, "name"), "default"))
             found = json_get(v, "template");
-    if (result == 0 && found && found->type == JSON_STRING)
-        result = text_append(&t->chat_template, found->text, found->length) ? fail(err, "out of memory for the tokenizer") : 0;
-    else if (result >= 0)
-        result = fail(err, "%s: has no chat_template.jinja, and no chat template in tokenizer_config.json",
-                                folder);
-    json_free(config);
-    text_free(&text);
-    return result;
+    if (status == 0 && found && found->type == JSON_STRING)
+        status = text_append(&t->chat_template, found->text, found->length) ? fail_memory(err) : 0;
+    else if (status >= 0)
+        status = fail(err, "%s: has no chat_template.jinja, and no chat template in tokenizer_config.json", folder);
+    tokenizer_free_json(&config);
+    return status;
 }
 
 void tokenizer_open_chat(Tokenizer *t, const char *folder)
 {
     static const char *const needed[] = {"<|im_start|>", "<|im_end|>"};
     char problem[512];
-    int failed = read_template(t, folder, problem);
+    int status = read_template(t, folder, problem);
     unify_newlines(&t->chat_template);
-    failed = failed || try_chat(t, problem);
-    for (size_t i = 0; i < 2 && !failed; i++) {
-        const Added *a = tokenizer_match_added(&t->raw_added, needed[i], strlen(needed[i]));
+    if (status == 0)
+        status = try_chat(t, problem);
+    for (size_t i = 0; i < COUNT_OF(needed) && status == 0; i++) {
+        const AddedToken *a = tokenizer_match_added(&t->added[BEFORE_NFC], needed[i], strlen(needed[i]));
         if (!a || a->length != strlen(needed[i]))
-            failed = fail(problem, "%s: the tokenizer has no added token %s", folder, needed[i]);
+            status = fail(problem, "%s: the tokenizer has no added token %s", folder, needed[i]);
     }
-    if (failed)
+    if (status)
         memcpy(t->chat_problem, problem, sizeof problem);
 }
 
@@ -574,9 +610,9 @@ int tokenizer_chat_text(const Tokenizer *t, const Message *messages, size_t n, b
                         char err[512])
 {
     Text marks = {0};
-    int failed = render(t, messages, n, add_generation_prompt, out, &marks, err);
+    int status = render(t, messages, n, add_generation_prompt, out, &marks, err);
     text_free(&marks);
-    return failed;
+    return status;
 }
 
 int tokenizer_chat_ids(Tokenizer *t, const Message *messages, size_t n, bool add_generation_prompt,
@@ -584,16 +620,17 @@ int tokenizer_chat_ids(Tokenizer *t, const Message *messages, size_t n, bool add
 {
     Text text = {0}, marks = {0};
     size_t skip = 0;
-    int failed = render(t, messages, n, add_generation_prompt, &text, &marks, err);
-    if (!failed && t->default_system && !with_default_system) {
+    int status = render(t, messages, n, add_generation_prompt, &text, &marks, err);
+    if (status == 0 && t->default_system && !with_default_system) {
         size_t begin = strlen(SYSTEM_BEGIN), length = strlen(t->default_system);
         if (text.length > begin + length && memcmp(text.bytes + begin, t->default_system, length) == 0 &&
-            memchr(marks.bytes, 1, begin + length) == NULL)
+            !memchr(marks.bytes, 1, begin + length)) /* the same in a message stays */
             skip = begin + length + strlen(TURN_END);
     }
-    if (!failed && text.length > skip)
-        failed = tokenizer_encode_marked(t, text.bytes + skip, text.length - skip, true, marks.bytes + skip, ids, err);
+    if (status == 0 && text.length > skip &&
+        tokenizer_encode_marked(t, text.bytes + skip, text.length - skip, true, marks.bytes + skip, ids))
+        status = fail_memory(err);
     text_free(&text);
     text_free(&marks);
-    return failed;
+    return status;
 }

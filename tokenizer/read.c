@@ -1,15 +1,22 @@
-/* Reads what a tokenizer is from its files: tokenizer.json, or vocab.json and merges.txt. All of it is checked here,
- * and what it asks for beyond what tokenizer.c does is refused, quoting it.
+/* Fills the tables of a tokenizer from its files: tokenizer.json, or the older form, vocab.json and merges.txt.
+ * Everything is checked here; what asks for more than tokenizer.c does is refused with a sentence that quotes it.
+ *
+ * The files spell tokens, which are bytes, with printable characters. In this byte-to-unicode map the bytes 21..7e,
+ * a1..ac and ae..ff (hex) are the characters of the same number. The other 68 are U+0100, U+0101 and so on, in order: a
+ * blank is U+0120. A token that is spelled with any other character stands for its own UTF-8; no text is ever encoded
+ * as one of those, but decoding knows them.
  */
 #include "tokenizer/internal.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "base/memory.h"
+#include "base/unicode.h"
+
+#define FILE_LIMIT (1u << 29) /* bytes: offsets into the tokens of a file fit 32 bits */
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
@@ -22,79 +29,126 @@ int tokenizer_read_file(const char *path, Text *out, char err[512])
     return out->bytes ? 0 : -1;
 }
 
-int tokenizer_read_json(const char *path, Text *text, JsonValue **root, char err[512])
+int tokenizer_read_json(const char *path, JsonFile *file, char err[512])
 {
     char why[512];
-    int result = tokenizer_read_file(path, text, err);
-    if (result == 0 && !(*root = json_parse(text->bytes, text->length, why)))
-        result = fail(err, "%s: %.400s", path, why);
-    return result;
+    int status = tokenizer_read_file(path, &file->text, err);
+    if (status)
+        return status;
+    file->root = json_parse(file->text.bytes, file->text.length, why);
+    return file->root ? 0 : fail(err, "%s: %.400s", path, why);
 }
 
-/* ---- letters that stand for bytes -------------------------------------------------------------------------------- */
+void tokenizer_free_json(JsonFile *file)
+{
+    json_free(file->root);
+    text_free(&file->text);
+}
 
-static void make_letters(Tokenizer *t)
+/* ---- the byte-to-unicode map, and the vocabulary ----------------------------------------------------------------- */
+
+static void make_byte_map(Tokenizer *t)
 {
     int next = 0x100;
-    memset(t->letters, 0xff, sizeof t->letters);
+    memset(t->mapped_byte, 0xff, sizeof t->mapped_byte); /* each is -1 */
     for (int b = 0; b < 256; b++) {
-        bool itself = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b != 0xad);
-        t->letters[itself ? b : next++] = (short)b;
+        bool printable = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b != 0xad);
+        t->mapped_byte[printable ? b : next++] = (short)b;
     }
 }
 
-size_t tokenizer_written_bytes(const Tokenizer *t, char *out, const char *token, size_t length, bool *raw)
+/* Write the bytes that a token stands for, at most `length` of them, and return how many they are. Every character of
+ * the map has one or two bytes of UTF-8. */
+static size_t token_bytes(const Tokenizer *t, char *out, const char *token, size_t length, bool *unmapped)
 {
-    const unsigned char *s = (const unsigned char *)token;
     size_t n = 0;
-    *raw = false;
+    *unmapped = false;
     for (size_t i = 0; i < length; n++) {
-        unsigned c = s[i++];
+        unsigned c = (unsigned char)token[i++];
         if (c >= 0x80)
-            c = c < 0xc6 && i < length ? (c & 0x1f) << 6 | (s[i++] & 0x3f) : 0;
-        if (c >= LETTERS || t->letters[c] < 0) {
-            *raw = true;
+            c = c >= 0xc2 && c < 0xc6 && i < length ? (c & 0x1f) << 6 | (token[i++] & 0x3f) : 0;
+        if (c >= COUNT_OF(t->mapped_byte) || t->mapped_byte[c] < 0) {
+            *unmapped = true;
             memcpy(out, token, length);
             return length;
         }
-        out[n] = (char)t->letters[c];
+        out[n] = (char)t->mapped_byte[c];
     }
     return n;
 }
 
-int tokenizer_written_id(const Tokenizer *t, const char *token, size_t length, char *scratch)
+/* A slot of the hash table of the vocabulary. */
+struct VocabSlot {
+    uint32_t tag; /* the upper half of the hash: tells most other tokens apart */
+    int id;       /* -1: the slot is empty */
+};
+
+/* A power of two that leaves a table with n entries at most two thirds full. */
+static size_t table_size(size_t n)
 {
-    bool raw;
-    size_t n = tokenizer_written_bytes(t, scratch, token, length, &raw);
-    return bytes_id(t, scratch, n, raw);
+    size_t size = 16;
+    while (size < n + n / 2 + 1)
+        size *= 2;
+    return size;
+}
+
+/* The slot of the token with these bytes, or the empty one where it belongs. */
+static VocabSlot *find_slot(const Tokenizer *t, const char *bytes, size_t length, bool unmapped, uint64_t hash)
+{
+    for (size_t i = hash & t->vocab_mask;; i = (i + 1) & t->vocab_mask) {
+        VocabSlot *slot = &t->vocab[i];
+        if (slot->id < 0)
+            return slot;
+        const Piece *p = &t->pieces[slot->id];
+        if (slot->tag == (uint32_t)(hash >> 32) && p->length == length && p->unmapped == unmapped &&
+            memcmp(t->bytes + p->start, bytes, length) == 0)
+            return slot;
+    }
+}
+
+/* The id of the vocabulary's token with these bytes; -1 if there is none. */
+static int find_id(const Tokenizer *t, const char *bytes, size_t length, bool unmapped)
+{
+    return find_slot(t, bytes, length, unmapped, hash_bytes(bytes, length, 0))->id;
+}
+
+int tokenizer_vocab_id(const Tokenizer *t, const char *token, size_t length, char *scratch)
+{
+    bool unmapped;
+    size_t n = token_bytes(t, scratch, token, length, &unmapped);
+    return find_id(t, scratch, n, unmapped);
 }
 
 /* ---- what a tokenizer.json may ask for --------------------------------------------------------------------------- */
 
-/* A value of the file as JSON text, as much as there is room for, for comparisons and messages. */
-static const char *quoted(const JsonValue *value, char out[256])
+#define QUOTED 256
+
+/* The value as JSON text, or as much of that as fits, for messages. Returns out. */
+static const char *quoted(const JsonValue *value, char out[QUOTED])
 {
-    memset(out, 0, 256);
-    strcpy(out, "nothing");
-    FILE *f = value ? fmemopen(out, 255, "w") : NULL;
+    memset(out, 0, QUOTED);
+    FILE *f = fmemopen(out, QUOTED - 1, "w");
     if (!f)
-        return out;
+        return "?"; /* out of memory */
     json_print(f, value, JSON_COMPACT);
     fclose(f);
     return out;
 }
 
+/* found: NULL if it is missing. */
 static int refuse(const char *path, const char *what, const JsonValue *found, const char *expected, char err[512])
 {
-    char quote[256];
-    quoted(found, quote);
-    return fail(err, "%s: %s is %.200s, which is not supported; expected %s", path, what, quote, expected);
+    char quote[QUOTED];
+    if (!found)
+        return fail(err, "%s: %s is missing; expected %s", path, what, expected);
+    return fail(err, "%s: %s is %.200s, which is not supported; expected %s", path, what, quoted(found, quote),
+                expected);
 }
 
-/* The value at "name.name.0", NULL if there is none. */
+/* The value at a path like "names.0.name"; NULL if there is none. */
 static const JsonValue *value_at(const JsonValue *value, const char *path)
 {
-    for (const char *end; value && *path; path = end + (*end == '.')) {
+    for (const char *end; value && *path; path = *end ? end + 1 : end) {
         char name[32] = "";
         end = path + strcspn(path, ".");
         memcpy(name, path, (size_t)(end - path));
@@ -109,53 +163,64 @@ static const JsonValue *value_at(const JsonValue *value, const char *path)
     return value;
 }
 
-/* What settings may be, as JSON text between line feeds. Missing settings have the text "nothing".
- * "truncation" and "padding" are not looked at: the reference's callers switch them off for a single text. */
+/* Settings, and what they may be, as JSON text. "truncation" and "padding" are not looked at: the reference's callers
+ * switch them off for a single text. */
 static const struct {
-    const char *path, *accepted;
+    const char *path;
+    bool optional;
+    const char *accepted[4];
 } settings[] = {
-    {"model.type", "\n\"BPE\"\nnothing\n"},
-    {"model.dropout", "\nnull\n0.0\n0\nnothing\n"},
-    {"model.unk_token", "\nnull\nnothing\n"},
-    {"model.continuing_subword_prefix", "\n\"\"\nnull\nnothing\n"},
-    {"model.end_of_word_suffix", "\n\"\"\nnull\nnothing\n"},
-    {"model.byte_fallback", "\nfalse\nnothing\n"},
-    {"model.ignore_merges", "\nfalse\nnothing\n"},
-    {"normalizer", "\n{\"type\":\"NFC\"}\nnull\nnothing\n{\"type\":\"Sequence\",\"normalizers\":[]}\n"
-                   "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}]}\n"},
-    {"pre_tokenizer.type", "\n\"Sequence\"\n"},
-    {"pre_tokenizer.pretokenizers.0.type", "\n\"Split\"\n"},
-    {"pre_tokenizer.pretokenizers.0.behavior", "\n\"Isolated\"\n"},
-    {"pre_tokenizer.pretokenizers.0.invert", "\nfalse\n"},
-    {"pre_tokenizer.pretokenizers.1.type", "\n\"ByteLevel\"\n"},
-    {"pre_tokenizer.pretokenizers.1.add_prefix_space", "\nfalse\n"},
-    {"pre_tokenizer.pretokenizers.1.use_regex", "\nfalse\n"},
-    {"pre_tokenizer.pretokenizers.2", "\nnothing\n"},
-    {"decoder.type", "\n\"ByteLevel\"\n"},
+    {"model.type", true, {"\"BPE\""}},
+    {"model.dropout", true, {"null", "0.0", "0"}},
+    {"model.unk_token", true, {"null"}},
+    {"model.continuing_subword_prefix", true, {"\"\"", "null"}},
+    {"model.end_of_word_suffix", true, {"\"\"", "null"}},
+    {"model.byte_fallback", true, {"false"}},
+    {"model.ignore_merges", true, {"false"}},
+    {"normalizer",
+     true,
+     {"{\"type\":\"NFC\"}", "null", "{\"type\":\"Sequence\",\"normalizers\":[]}",
+      "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}]}"}},
+    {"pre_tokenizer.type", false, {"\"Sequence\""}},
+    {"pre_tokenizer.pretokenizers.0.type", false, {"\"Split\""}},
+    {"pre_tokenizer.pretokenizers.0.behavior", false, {"\"Isolated\""}},
+    {"pre_tokenizer.pretokenizers.0.invert", false, {"false"}},
+    {"pre_tokenizer.pretokenizers.1.type", false, {"\"ByteLevel\""}},
+    {"pre_tokenizer.pretokenizers.1.add_prefix_space", false, {"false"}},
+    {"pre_tokenizer.pretokenizers.1.use_regex", false, {"false"}},
+    {"pre_tokenizer.pretokenizers.2", true, {NULL}},
+    {"decoder.type", false, {"\"ByteLevel\""}},
 };
+
+#define SPLIT_PATTERN                                                                                                  \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"                \
+    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 static int check_settings(Tokenizer *t, const JsonValue *root, const char *path, char err[512])
 {
-    char quote[256], line[260];
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+    char quote[QUOTED];
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
         const JsonValue *v = value_at(root, settings[i].path);
-        const char *accepted = settings[i].accepted;
-        snprintf(line, sizeof line, "\n%s\n", quoted(v, quote));
-        if (!strstr(accepted, line))
-            return fail(err, "%s: %s is %.160s, which is not supported; expected %.*s", path,
-                                  settings[i].path, quoted(v, quote), (int)strcspn(accepted + 1, "\n"), accepted + 1);
+        const char *const *accepted = settings[i].accepted, *expected = accepted[0] ? accepted[0] : "no such entry";
+        bool good = !v && settings[i].optional;
+        for (size_t k = 0; v && k < COUNT_OF(settings[i].accepted) && accepted[k]; k++)
+            good = good || strcmp(quoted(v, quote), accepted[k]) == 0;
+        if (!good)
+            return refuse(path, settings[i].path, v, expected, err);
     }
     const JsonValue *pattern = value_at(root, "pre_tokenizer.pretokenizers.0.pattern.Regex");
     if (!json_string_is(pattern, SPLIT_PATTERN))
         return refuse(path, "the split pattern", pattern, "Qwen2's", err);
-    t->nfc = strstr(quoted(json_get(root, "normalizer"), quote), "NFC") != NULL;
+    t->nfc = json_string_is(value_at(root, "normalizer.type"), "NFC") ||
+             json_string_is(value_at(root, "normalizer.normalizers.0.type"), "NFC");
     return 0;
 }
 
-/* {"type": "TemplateProcessing", "single": [begin token, text]}: sets begin_id. There need not be a begin token. */
+/* {"type": "TemplateProcessing", "single": [begin token, text]}, where the begin token may be missing: sets begin_id.
+ * False if it is anything else. */
 static bool read_begin(Tokenizer *t, const JsonValue *v)
 {
-    const JsonValue *part = value_at(v, "single.0"), *name = value_at(part, "SpecialToken.id"), *ids = NULL;
+    const JsonValue *item = value_at(v, "single.0"), *name = value_at(item, "SpecialToken.id"), *ids = NULL;
     uint64_t id;
     if (name) {
         const JsonValue *known = json_get(v, "special_tokens");
@@ -165,189 +230,192 @@ static bool read_begin(Tokenizer *t, const JsonValue *v)
         if (!ids || ids->type != JSON_ARRAY || ids->length != 1 || json_u64(ids->child, &id) || id >= t->size)
             return false;
         t->begin_id = (int)id;
-        part = part->next;
+        item = item->next;
     }
-    return part && !part->next && json_string_is(value_at(part, "Sequence.id"), "A");
+    return item && !item->next && json_string_is(value_at(item, "Sequence.id"), "A");
 }
 
-/* ByteLevel (which changes no ids), a begin token, a sequence of these with one template at most, or nothing. */
+/* ByteLevel, which changes no ids; one template with a begin token; a sequence of these; or nothing. */
 static int read_post_processor(Tokenizer *t, const JsonValue *v, const char *path, char err[512])
 {
     const JsonValue *list = json_string_is(json_get(v, "type"), "Sequence") ? json_get(v, "processors") : NULL;
-    bool sequence = list && list->type == JSON_ARRAY, known = true, templated = false;
+    bool is_list = list && list->type == JSON_ARRAY, has_template = false;
     if (!v || v->type == JSON_NULL)
         return 0;
-    for (const JsonValue *p = sequence ? list->child : v; p && known; p = sequence ? p->next : NULL) {
-        bool template = json_string_is(json_get(p, "type"), "TemplateProcessing");
-        known = template ? !templated && read_begin(t, p) : json_string_is(json_get(p, "type"), "ByteLevel");
-        templated = templated || template;
+    for (const JsonValue *p = is_list ? list->child : v; p; p = is_list ? p->next : NULL) {
+        const JsonValue *type = json_get(p, "type");
+        if (json_string_is(type, "ByteLevel"))
+            continue;
+        if (!json_string_is(type, "TemplateProcessing") || has_template || !read_begin(t, p))
+            return refuse(path, "post_processor", v, "ByteLevel, one known token before the text, or null", err);
+        has_template = true;
     }
-    return known ? 0 : refuse(path, "post_processor", v, "ByteLevel, one known token before the text, or null", err);
+    return 0;
 }
 
-/* ---- whole characters -------------------------------------------------------------------------------------------- */
+/* ---- vocabulary -------------------------------------------------------------------------------------------------- */
 
-/* Enters a merge's result, if it begins or ends within a character. */
-static void note_crossing(Tokenizer *t, int id, int rank)
-{
-    const char *s = t->bytes + t->pieces[id].start;
-    size_t n = t->pieces[id].length, end = 0; /* end: of the last character, were it whole */
-    for (size_t k = 0; k < n; k++)
-        if (!is_continuation(s[k]))
-            end = k + unicode_length(s[k]);
-    if (n > 0 && end == n && !is_continuation(s[0]))
-        return;
-    for (size_t k = 1; k < n; k++) {
-        int *lowest = &t->crossed[(unsigned char)s[k - 1]][(unsigned char)s[k]];
-        if (!is_continuation(s[k]) && rank < *lowest)
-            *lowest = rank;
-    }
-}
-/* ---- reading the vocabulary and the merges ----------------------------------------------------------------------- */
-
-/* Puts a token's bytes behind the others; there is room. */
+/* Put a token's bytes behind those of the others; there is memory for all. */
 static void add_piece(Tokenizer *t, size_t id, const char *token, size_t length)
 {
     Piece *p = &t->pieces[id];
     p->start = (uint32_t)t->bytes_used;
-    p->length = (uint32_t)tokenizer_written_bytes(t, t->bytes + t->bytes_used, token, length, &p->raw);
+    p->length = (uint32_t)token_bytes(t, t->bytes + t->bytes_used, token, length, &p->unmapped);
     t->bytes_used += p->length;
 }
 
-/* Memory for the tokens of vocab and for added ones. */
-static int make_room(Tokenizer *t, const JsonValue *vocab, const JsonValue *added, size_t merges, char err[512])
+/* Allocate the tables, empty, for the tokens of the vocabulary and the added ones. */
+static int make_tables(Tokenizer *t, const JsonValue *vocab, const JsonValue *added, size_t merges, char err[512])
 {
-    size_t total = 1, names = table_size(vocab->length), slots = table_size(merges);
+    size_t total = 1, vocab_slots = table_size(vocab->length), merge_slots = table_size(merges);
     for (const JsonValue *v = vocab->child; v; v = v->next)
         total += v->key_length;
-    for (const JsonValue *v = added ? added->child : NULL; v; v = v->next)
-        total += json_get(v, "content") ? 3 * json_get(v, "content")->length : 0; /* NFC may need that much */
+    for (const JsonValue *v = added ? added->child : NULL; v; v = v->next) {
+        const JsonValue *content = json_get(v, "content");
+        total += content ? 3 * content->length : 0; /* NFC may need that much */
+    }
     size_t tokens = vocab->length + (added ? added->length : 0);
     t->size = t->vocab_size = vocab->length;
     t->bytes = memory_large(total, 1);
     t->pieces = memory_large(tokens, sizeof *t->pieces);
-    t->names = memory_large(names, sizeof *t->names);
-    t->names_mask = names - 1;
-    t->merges = memory_large(slots, sizeof *t->merges);
-    t->crossed = malloc(256 * sizeof *t->crossed);
-    if (!t->bytes || !t->pieces || !t->names || !t->merges || !t->crossed)
-        return fail(err, "out of memory for the tokenizer");
+    t->vocab = memory_large(vocab_slots, sizeof *t->vocab);
+    t->vocab_mask = vocab_slots - 1;
+    t->merges = memory_large(merge_slots, sizeof *t->merges);
+    t->boundary_rank = malloc(256 * sizeof *t->boundary_rank);
+    if (!t->bytes || !t->pieces || !t->vocab || !t->merges || !t->boundary_rank)
+        return fail_memory(err);
     for (size_t i = 0; i < tokens; i++)
         t->pieces[i] = (Piece){.start = UNSET};
-    memset(t->names, 0xff, names * sizeof *t->names);   /* every id -1 */
-    memset(t->merges, 0xff, slots * sizeof *t->merges); /* every pair NO_PAIR */
-    for (t->merges_shift = 64; slots > 1; slots /= 2)
+    memset(t->vocab, 0xff, vocab_slots * sizeof *t->vocab);   /* each id is -1 */
+    memset(t->merges, 0xff, merge_slots * sizeof *t->merges); /* each pair is NO_PAIR */
+    for (t->merges_shift = 64; merge_slots > 1; merge_slots /= 2)
         t->merges_shift--;
-    memset(t->crossed, 0x7f, 256 * sizeof *t->crossed); /* no rank is as high */
+    memset(t->boundary_rank, 0x7f, 256 * sizeof *t->boundary_rank); /* higher than any rank */
     return 0;
 }
 
-/* {token: id}: ids are 0..n-1, each once. */
+/* Read {token: id}, where the ids are 0 to n-1, each once. */
 static int read_vocabulary(Tokenizer *t, const JsonValue *vocab, const char *path, char err[512])
 {
-    char quote[256];
+    char token[TEXT_PRINTABLE], quote[QUOTED];
     for (const JsonValue *v = vocab->child; v; v = v->next) {
         uint64_t id;
-        int shown = SHOWN(v->key_length);
-        if (json_u64(v, &id) || id >= t->vocab_size)
-            return fail(err,
-                                  "%s: token \"%.*s\" has the id %.60s, but %zu tokens should have the ids 0 to %zu",
-                                  path, shown, v->key, quoted(v, quote), t->vocab_size, t->vocab_size - 1);
-        if (t->pieces[id].start != UNSET)
-            return fail(err, "%s: two tokens have the id %zu, one of them \"%.*s\"", path, (size_t)id, shown,
-                                  v->key);
+        if (json_u64(v, &id) || id >= t->vocab_size || t->pieces[id].start != UNSET)
+            return fail(err, "%s: token \"%s\" has the id %.60s; expected 0 to %zu, each for one token", path,
+                        text_printable(v->key, v->key_length, token), quoted(v, quote), t->vocab_size - 1);
         add_piece(t, (size_t)id, v->key, v->key_length);
         const Piece *p = &t->pieces[id];
         uint64_t hash = hash_bytes(t->bytes + p->start, p->length, 0);
-        Name *name = find_name(t, t->bytes + p->start, p->length, p->raw, hash);
-        if (name->id >= 0)
-            return fail(err, "%s: token \"%.*s\" is there twice", path, shown, v->key);
-        *name = (Name){(uint32_t)(hash >> 32), (int)id};
+        VocabSlot *slot = find_slot(t, t->bytes + p->start, p->length, p->unmapped, hash);
+        if (slot->id >= 0)
+            return fail(err, "%s: token \"%s\" is listed twice", path, text_printable(v->key, v->key_length, token));
+        *slot = (VocabSlot){(uint32_t)(hash >> 32), (int)id};
     }
     for (int b = 0; b < 256; b++)
-        t->byte_ids[b] = bytes_id(t, &(char){(char)b}, 1, false);
+        t->byte_ids[b] = find_id(t, &(char){(char)b}, 1, false);
     return 0;
 }
+
+/* ---- merges ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     Tokenizer *t;
     Text scratch;
-    int last;     /* id that the last merge made */
-    bool regular; /* so far each token was made once, and before it was a part */
+    int last;     /* what the last merge made */
+    bool ordered; /* so far each token was made by one merge, before it was part of another */
     const char *path;
 } MergeReader;
 
-/* What left and right become; -1: nothing that the vocabulary knows. Merges mostly come in the order of the ids that
- * they make: the one after the last is tried first. both: left and right as they are written, one behind the other. */
+/* What the two become, whose spelling is in both[0..length); -1 if the vocabulary does not have it. Merges are mostly
+ * in the order of the ids that they make, so the id after the last one is tried first. */
 static int merged_id(const MergeReader *m, int left, int right, char *both, size_t length)
 {
     const Tokenizer *t = m->t;
     int guess = (m->last + 1) % (int)t->vocab_size;
     const Piece *l = &t->pieces[left], *r = &t->pieces[right], *next = &t->pieces[guess];
-    bool raw = l->raw || r->raw;
-    if (!raw) {
+    bool unmapped = l->unmapped || r->unmapped;
+    if (!unmapped) {
         memcpy(both, t->bytes + l->start, l->length);
         memcpy(both + l->length, t->bytes + r->start, r->length);
         length = l->length + (size_t)r->length;
     }
-    bool right_guess = next->length == length && next->raw == raw && memcmp(t->bytes + next->start, both, length) == 0;
-    return right_guess ? guess : bytes_id(t, both, length, raw);
+    if (next->length == length && next->unmapped == unmapped && memcmp(t->bytes + next->start, both, length) == 0)
+        return guess;
+    return find_id(t, both, length, unmapped);
 }
 
-/* The next merge; of equal pairs the last one counts, as in the reference. */
+/* Lower boundary_rank for a merge whose result begins or ends inside a character, at each boundary in it. */
+static void note_boundaries(Tokenizer *t, const Piece *result, int rank)
+{
+    const char *s = t->bytes + result->start;
+    size_t n = result->length, end = 0; /* where the last character ends, if it is complete */
+    for (size_t k = 0; k < n; k++)
+        if (!unicode_is_continuation(s[k]))
+            end = k + unicode_length(s[k]);
+    if (n > 0 && end == n && !unicode_is_continuation(s[0]))
+        return;
+    for (size_t k = 1; k < n; k++) {
+        int *lowest = &t->boundary_rank[(unsigned char)s[k - 1]][(unsigned char)s[k]];
+        if (!unicode_is_continuation(s[k]))
+            *lowest = MIN(*lowest, rank);
+    }
+}
+
+/* Enter the next merge. If a pair is listed twice, the last one counts, as in the reference. */
 static int add_merge(MergeReader *m, const char *left, size_t left_length, const char *right, size_t right_length,
                      char err[512])
 {
     Tokenizer *t = m->t;
+    char shown[TEXT_PRINTABLE], shown_right[TEXT_PRINTABLE];
     m->scratch.length = 0;
     if (text_append(&m->scratch, left, left_length) || text_append(&m->scratch, right, right_length))
-        return fail(err, "out of memory for the tokenizer");
+        return fail_memory(err);
     char *scratch = m->scratch.bytes;
-    int l = tokenizer_written_id(t, left, left_length, scratch),
-        r = tokenizer_written_id(t, right, right_length, scratch);
+    int l = tokenizer_vocab_id(t, left, left_length, scratch), r = tokenizer_vocab_id(t, right, right_length, scratch);
     if (l < 0 || r < 0)
-        return fail(err, "%s: merge %zu has the part \"%.*s\", which is not in the vocabulary", m->path,
-                              t->merge_count, l < 0 ? SHOWN(left_length) : SHOWN(right_length), l < 0 ? left : right);
+        return fail(err, "%s: merge %zu contains \"%s\", which is not in the vocabulary", m->path, t->merge_count,
+                    l < 0 ? text_printable(left, left_length, shown) : text_printable(right, right_length, shown));
     memcpy(scratch, left, left_length);
     memcpy(scratch + left_length, right, right_length);
     int id = merged_id(m, l, r, scratch, left_length + right_length);
     if (id < 0)
-        return fail(err, "%s: merge %zu makes \"%.*s%.*s\", which is not in the vocabulary", m->path,
-                              t->merge_count, SHOWN(left_length), left, SHOWN(right_length), right);
-    Merge *merge = find_merge(t, l, r);
-    Piece *pl = &t->pieces[l], *pr = &t->pieces[r], *made = &t->pieces[id];
-    m->regular = m->regular && !made->made && (pl->made || pl->length <= 1) && (pr->made || pr->length <= 1);
-    *merge = (Merge){(uint64_t)(uint32_t)l << 32 | (uint32_t)r, (int)t->merge_count++, id};
-    note_crossing(t, id, merge->rank);
-    made->made = true;
+        return fail(err, "%s: merge %zu makes \"%s%s\", which is not in the vocabulary", m->path, t->merge_count,
+                    text_printable(left, left_length, shown), text_printable(right, right_length, shown_right));
+    const Piece *pl = &t->pieces[l], *pr = &t->pieces[r];
+    Piece *result = &t->pieces[id];
+    m->ordered = m->ordered && !result->merged && (pl->merged || pl->length <= 1) && (pr->merged || pr->length <= 1);
+    result->merged = true;
+    Merge merge = {(uint64_t)(uint32_t)l << 32 | (uint32_t)r, (int)t->merge_count++, id};
+    *find_merge(t, l, r) = merge;
+    note_boundaries(t, result, merge.rank);
     m->last = id;
     return 0;
 }
 
-/* Merges as "left right" or, all of them, ["left", "right"]. */
+/* Read merges, which are "left right" or, all of them, ["left", "right"]. */
 static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
 {
-    char quote[256];
+    char quote[QUOTED];
     for (const JsonValue *v = merges->child; v; v = v->next) {
         const JsonValue *left = v->type == JSON_ARRAY && v->length == 2 ? v->child : NULL;
         const char *space = v->type == JSON_STRING ? memchr(v->text, ' ', v->length) : NULL;
         size_t before = space ? (size_t)(space - v->text) : 0, after = space ? v->length - before - 1 : 0;
         bool alike = v->type == merges->child->type;
-        int failed;
+        int status;
         if (alike && space && !memchr(space + 1, ' ', after))
-            failed = add_merge(m, v->text, before, space + 1, after, err);
+            status = add_merge(m, v->text, before, space + 1, after, err);
         else if (alike && left && left->type == JSON_STRING && left->next->type == JSON_STRING)
-            failed = add_merge(m, left->text, left->length, left->next->text, left->next->length, err);
+            status = add_merge(m, left->text, left->length, left->next->text, left->next->length, err);
         else
-            failed = fail(err, "%s: merge %zu is %.160s, expected \"a b\" or [\"a\", \"b\"], all alike",
-                                    m->path, m->t->merge_count, quoted(v, quote));
-        if (failed)
+            status = fail(err, "%s: merge %zu is %.160s; expected \"a b\" or [\"a\",\"b\"], and the same form for all",
+                          m->path, m->t->merge_count, quoted(v, quote));
+        if (status)
             return -1;
     }
     if (m->t->merge_count == 0 && m->t->vocab_size > 256)
-        return fail(err, "%s: has no merges for a vocabulary of %zu tokens", m->path, m->t->vocab_size);
-    if (!m->regular)
-        memset(m->t->crossed, 0xff, 256 * sizeof *m->t->crossed); /* -1: no rank is lower */
+        return fail(err, "%s: has a vocabulary of %zu tokens, but no merges", m->path, m->t->vocab_size);
+    if (!m->ordered)
+        memset(m->t->boundary_rank, 0xff, 256 * sizeof *m->t->boundary_rank); /* -1: lower than any rank */
     return 0;
 }
 
@@ -355,30 +423,37 @@ static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
 
 static int compare_added(const void *a, const void *b)
 {
-    const Added *x = a, *y = b;
-    int order = memcmp(x->text, y->text, x->length < y->length ? x->length : y->length);
-    return order ? order : x->length < y->length ? -1 : x->length > y->length;
+    const AddedToken *x = a, *y = b;
+    int order = memcmp(x->text, y->text, MIN(x->length, y->length));
+    if (order)
+        return order;
+    if (x->length != y->length)
+        return x->length < y->length ? -1 : 1;
+    return 0;
 }
 
+/* Append a token to the set, which owns `text` if that works. */
 static int append_added(AddedSet *set, char *text, size_t length, int id)
 {
-    Added *items = text ? realloc(set->items, (set->count + 1) * sizeof *items) : NULL;
+    AddedToken *items = realloc(set->items, (set->count + 1) * sizeof *items);
     if (!items)
         return -1;
     set->items = items;
-    items[set->count++] = (Added){text, length, id};
+    items[set->count++] = (AddedToken){text, length, id};
     set->first[(unsigned char)text[0]] = true;
     return 0;
 }
 
-/* Flags that change where a token is found; those of a token that are missing are false. */
+/* Flags change where a token is found; a flag that is missing is false. */
 static int read_flags(const JsonValue *token, bool *special, bool *normalized, const char *path, char err[512])
 {
     static const char *const names[] = {"special", "normalized", "lstrip", "rstrip", "single_word"};
-    bool flags[5] = {false};
-    for (size_t i = 0; i < 5; i++)
-        if (json_get(token, names[i]) && json_bool(json_get(token, names[i]), &flags[i]))
-            return refuse(path, names[i], json_get(token, names[i]), "true or false", err);
+    bool flags[COUNT_OF(names)] = {false};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const JsonValue *v = json_get(token, names[i]);
+        if (v && json_bool(v, &flags[i]))
+            return refuse(path, names[i], v, "true or false", err);
+    }
     if (flags[2] || flags[3] || flags[4])
         return refuse(path, "an added token", token, "one without lstrip, rstrip and single_word", err);
     *special = flags[0];
@@ -386,14 +461,14 @@ static int read_flags(const JsonValue *token, bool *special, bool *normalized, c
     return 0;
 }
 
-/* One added token. Its id is that of the vocabulary if it is in there, else the next one behind all others: the
- * reference numbers them so, whatever the file says; a file that says something else means something else. */
+/* Read one added token. Its id is that of the vocabulary if the token is in there, else the next one behind all others:
+ * the reference numbers them so, whatever the file says. A file that says something else is refused. */
 static int read_added_token(Tokenizer *t, const JsonValue *token, const char *path, char err[512])
 {
     const JsonValue key = {.type = JSON_INTEGER, .text = token->key, .length = token->key_length};
     const JsonValue *text = json_get(token, "content"), *number = token->key_length ? &key : json_get(token, "id");
     bool special = false, normalized = false;
-    char quote[256];
+    char shown[TEXT_PRINTABLE], quote[QUOTED];
     uint64_t id;
     if (!text || text->type != JSON_STRING || text->length == 0)
         return refuse(path, "an added token", token, "an object with a \"content\" that is not empty", err);
@@ -402,23 +477,22 @@ static int read_added_token(Tokenizer *t, const JsonValue *token, const char *pa
     size_t length = text->length;
     char *copy = malloc(length);
     if (!copy)
-        return fail(err, "out of memory for the tokenizer");
-    int known = tokenizer_written_id(t, text->text, length, copy);
+        return fail_memory(err);
+    int known = tokenizer_vocab_id(t, text->text, length, copy);
     size_t expected = known >= 0 ? (size_t)known : t->size;
     if (json_u64(number, &id) || id != expected) {
         free(copy);
-        return fail(err,
-                              "%s: added token \"%.*s\" has the id %.40s, expected %zu (the next, or the vocabulary's)",
-                              path, SHOWN(length), text->text, quoted(number, quote), expected);
+        return fail(err, "%s: the id of added token \"%s\" is %.40s; expected %zu", path,
+                    text_printable(text->text, length, shown), number ? quoted(number, quote) : "missing", expected);
     }
     memcpy(copy, text->text, length);
     if (normalized && t->nfc) {
         free(copy);
         copy = unicode_nfc(text->text, text->length, &length);
     }
-    if (append_added(normalized ? &t->nfc_added : &t->raw_added, copy, length, (int)id)) {
+    if (!copy || append_added(&t->added[normalized ? AFTER_NFC : BEFORE_NFC], copy, length, (int)id)) {
         free(copy);
-        return fail(err, "out of memory for the tokenizer");
+        return fail_memory(err);
     }
     if (known < 0)
         add_piece(t, t->size++, copy, length);
@@ -426,196 +500,156 @@ static int read_added_token(Tokenizer *t, const JsonValue *token, const char *pa
     return 0;
 }
 
-/* A list of tokens with their ids, or a map of ids to tokens. */
+/* Read a list of tokens with their ids, or a map of ids to tokens. */
 static int read_added(Tokenizer *t, const JsonValue *list, const char *path, char err[512])
 {
+    char shown[TEXT_PRINTABLE];
     for (const JsonValue *v = list ? list->child : NULL; v; v = v->next)
         if (read_added_token(t, v, path, err))
             return -1;
-    for (AddedSet *set = &t->raw_added; set; set = set == &t->raw_added ? &t->nfc_added : NULL) {
+    for (size_t i = 0; i < COUNT_OF(t->added); i++) {
+        AddedSet *set = &t->added[i];
         if (set->count)
             qsort(set->items, set->count, sizeof *set->items, compare_added);
-        for (const Added *a = set->items; a && a + 1 < set->items + set->count; a++)
-            if (compare_added(a, a + 1) == 0)
-                return fail(err, "%s: added token \"%.*s\" is there twice", path, SHOWN(a->length), a->text);
+        for (size_t k = 1; k < set->count; k++)
+            if (compare_added(&set->items[k - 1], &set->items[k]) == 0)
+                return fail(err, "%s: added token \"%s\" is listed twice", path,
+                            text_printable(set->items[k].text, set->items[k].length, shown));
     }
     return 0;
 }
+
 /* ---- reading the files ------------------------------------------------------------------------------------------- */
 
 static int read_model(Tokenizer *t, const JsonValue *vocab, const JsonValue *merges, const JsonValue *added,
                       const char *path, char err[512])
 {
-    MergeReader m = {.t = t, .regular = true, .path = path};
+    MergeReader m = {.t = t, .ordered = true, .path = path};
     if (!vocab || vocab->type != JSON_OBJECT || vocab->length == 0)
         return refuse(path, "the vocabulary", vocab, "a map of tokens to ids", err);
     if (!merges || merges->type != JSON_ARRAY)
         return refuse(path, "model.merges", merges, "a list", err);
     if (added && added->type != JSON_ARRAY && added->type != JSON_OBJECT && added->type != JSON_NULL)
         return refuse(path, "added_tokens", added, "a list", err);
-    int failed = make_room(t, vocab, added, merges->length, err) || read_vocabulary(t, vocab, path, err) ||
-                 read_merges(&m, merges, err) || read_added(t, added, path, err);
+    if (make_tables(t, vocab, added, merges->length, err) || read_vocabulary(t, vocab, path, err))
+        return -1;
+    int status = read_merges(&m, merges, err);
     text_free(&m.scratch);
-    return failed ? -1 : 0;
+    return status ? -1 : read_added(t, added, path, err);
 }
 
+static int read_root(Tokenizer *t, const JsonValue *root, const char *path, char err[512])
+{
+    if (root->type != JSON_OBJECT || !json_get(root, "model"))
+        return fail(err, "%s: has no \"model\": it is not a tokenizer.json", path);
+    if (check_settings(t, root, path, err) ||
+        read_model(t, value_at(root, "model.vocab"), value_at(root, "model.merges"), json_get(root, "added_tokens"),
+                   path, err))
+        return -1;
+    return read_post_processor(t, json_get(root, "post_processor"), path, err);
+}
+
+/* The functions from here on return 1, without a sentence, if a file that they need does not exist. */
 static int read_tokenizer_json(Tokenizer *t, const char *path, char err[512])
 {
-    Text text = {0};
-    JsonValue *root = NULL;
-    int result = tokenizer_read_json(path, &text, &root, err);
-    if (result == 0 && (root->type != JSON_OBJECT || !json_get(root, "model")))
-        result = fail(err, "%s: has no \"model\": it is no tokenizer.json", path);
-    if (result == 0)
-        result = check_settings(t, root, path, err);
-    if (result == 0)
-        result = read_model(t, value_at(root, "model.vocab"), value_at(root, "model.merges"),
-                            json_get(root, "added_tokens"), path, err);
-    if (result == 0)
-        result = read_post_processor(t, json_get(root, "post_processor"), path, err);
-    json_free(root);
-    text_free(&text);
-    return result;
+    JsonFile file = {0};
+    int status = tokenizer_read_json(path, &file, err);
+    if (status == 0)
+        status = read_root(t, file.root, path, err);
+    tokenizer_free_json(&file);
+    return status;
 }
 
-/* The lines of merges.txt as a JSON list, whose text is left in json; a line "#version: ..." is none of them. */
-static JsonValue *parse_lines(const Text *lines, Text *json, char err[512])
+/* Turn the lines of merges.txt into a JSON list; a line "#version: ..." is not a merge. */
+static int parse_lines(const Text *lines, JsonFile *list, char err[512])
 {
-    FILE *f = open_memstream(&json->bytes, &json->length);
+    FILE *f = open_memstream(&list->text.bytes, &list->text.length);
     bool first = true;
-    fail(err, "out of memory for the tokenizer");
     if (!f)
-        return NULL;
+        return fail_memory(err);
     putc('[', f);
-    for (const char *at = lines->bytes, *end = at + lines->length; at < end;) {
-        const char *stop = memchr(at, '\n', (size_t)(end - at));
-        size_t length = (size_t)((stop ? stop : end) - at), shown = length;
-        shown -= length && at[length - 1] == '\r';
-        if (shown < 8 || memcmp(at, "#version", 8) != 0) {
-            fputs(first ? "" : ",", f);
-            json_write_string(f, at, shown);
-            first = false;
-        }
-        at += length + 1;
+    for (const char *at = lines->bytes, *end = at + lines->length, *stop; at < end; at = stop + 1) {
+        stop = memchr(at, '\n', (size_t)(end - at));
+        stop = stop ? stop : end;
+        size_t length = (size_t)(stop - at);
+        if (length && at[length - 1] == '\r')
+            length--;
+        if (length >= 8 && memcmp(at, "#version", 8) == 0)
+            continue;
+        fputs(first ? "" : ",", f);
+        json_write_string(f, at, length);
+        first = false;
     }
     putc(']', f);
-    return fclose(f) || !json->bytes ? NULL : json_parse(json->bytes, json->length, err);
+    if (fclose(f) || !list->text.bytes)
+        return fail_memory(err);
+    list->root = json_parse(list->text.bytes, list->text.length, err);
+    return list->root ? 0 : -1;
 }
 
-/* The only added token of a vocabulary that comes without any: the reference's own default. text: room for the JSON. */
-static JsonValue *default_added(const JsonValue *vocab, char text[100], char err[512])
-{
-    int n = snprintf(text, 100, "{\"%zu\":{\"content\":\"<|endoftext|>\",\"special\":true}}", vocab->length);
-    return json_parse(text, (size_t)n, err);
-}
+/* vocab.json, merges.txt, and tokenizer_config.json, which has the added tokens and may be missing. */
+typedef struct {
+    char *paths[3];
+    Text lines;
+    JsonFile vocab, merges, config;
+} OlderFiles;
 
-/* The older form: vocab.json, merges.txt, and added tokens in tokenizer_config.json. 1 if they are not there. */
-static int read_vocab_and_merges(Tokenizer *t, const char *folder, char err[512])
+static int read_older_files(OlderFiles *f, const char *folder, char err[512])
 {
-    char *paths[3] = {path_join(folder, "vocab.json"), path_join(folder, "merges.txt"),
-                      path_join(folder, "tokenizer_config.json")};
-    char usual_text[100];
-    Text texts[4] = {{0}};
-    JsonValue *vocab = NULL, *merges = NULL, *config = NULL, *usual = NULL;
-    int result = paths[0] && paths[1] && paths[2] ? tokenizer_read_json(paths[0], &texts[0], &vocab, err)
-                                                  : fail(err, "out of memory for the tokenizer");
-    if (result == 0)
-        result = tokenizer_read_file(paths[1], &texts[1], err);
-    if (result == 0) {
-        merges = parse_lines(&texts[1], &texts[2], err);
-        usual = default_added(vocab, usual_text, err);
-        result = merges && usual && tokenizer_read_json(paths[2], &texts[3], &config, err) >= 0 ? 0 : -1;
-    }
-    t->nfc = true;
-    if (result == 0) {
-        const JsonValue *added = json_get(config, "added_tokens_decoder");
-        result = read_model(t, vocab, merges, added ? added : usual, paths[0], err);
-    }
-    json_free(config);
-    json_free(usual);
-    json_free(merges);
-    json_free(vocab);
-    for (size_t i = 0; i < 4; i++)
-        text_free(&texts[i]);
-    for (size_t i = 0; i < 3; i++)
-        free(paths[i]);
-    return result;
-}
-
-/* ---- opening and closing ----------------------------------------------------------------------------------------- */
-
-void tokenizer_close(Tokenizer *t)
-{
-    if (!t)
-        return;
-    for (AddedSet *set = &t->raw_added; set; set = set == &t->raw_added ? &t->nfc_added : NULL) {
-        for (size_t i = 0; i < set->count; i++)
-            free(set->items[i].text);
-        free(set->items);
-    }
-    void *const tables[] = {t->bytes,      t->pieces, t->names,     t->merges,        t->crossed,
-                            t->characters, t->words,  t->chat_file, t->default_system};
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        free(tables[i]);
-    text_free(&t->chat_template);
-    free(t);
-}
-
-static int make_caches(Tokenizer *t)
-{
-    const size_t characters = 0x10000 * sizeof *t->characters, words = sizeof *t->words << WORD_SLOTS_LOG;
-    t->characters = memory_large(characters, 1);
-    t->words = memory_large(words, 1);
-    if (!t->characters || !t->words)
+    static const char *const names[] = {"vocab.json", "merges.txt", "tokenizer_config.json"};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (!(f->paths[i] = path_join(folder, names[i])))
+            return fail_memory(err);
+    int status = tokenizer_read_json(f->paths[0], &f->vocab, err);
+    if (status == 0)
+        status = tokenizer_read_file(f->paths[1], &f->lines, err);
+    if (status)
+        return status;
+    if (parse_lines(&f->lines, &f->merges, err) || tokenizer_read_json(f->paths[2], &f->config, err) < 0)
         return -1;
-    memset(t->characters, 0xff, characters); /* every id NOT_SEEN */
-    memset(t->words, 0, words);
     return 0;
 }
 
-static void make_classes(Tokenizer *t)
+static int read_vocab_and_merges(Tokenizer *t, const char *folder, char err[512])
 {
-    for (unsigned c = 0; c < 256; c++) {
-        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-        t->class[c] = (unsigned char)(c >= 0x80                ? MANY_BYTES
-                                      : letter                 ? LETTER
-                                      : c >= '0' && c <= '9'   ? NUMBER
-                                      : c == '\n' || c == '\r' ? NEWLINE
-                                      : unicode_is_space(c)    ? SPACE
-                                                               : OTHER);
+    OlderFiles f = {0};
+    int status = read_older_files(&f, folder, err);
+    if (status == 0) {
+        /* without added tokens there is one, as in the reference: {"N": {"content": .., "special": true}} */
+        char id[24];
+        int digits = snprintf(id, sizeof id, "%zu", f.vocab.root->length);
+        JsonValue special = {.type = JSON_TRUE, .key = "special", .key_length = 7};
+        JsonValue content = {.type = JSON_STRING, .key = "content", .key_length = 7, .next = &special};
+        JsonValue token = {.type = JSON_OBJECT, .key = id, .key_length = (uint32_t)digits, .child = &content};
+        const JsonValue usual = {.type = JSON_OBJECT, .length = 1, .child = &token};
+        const JsonValue *added = json_get(f.config.root, "added_tokens_decoder");
+        content.text = "<|endoftext|>";
+        content.length = strlen(content.text);
+        t->nfc = true;
+        status = read_model(t, f.vocab.root, f.merges.root, added ? added : &usual, f.paths[0], err);
     }
+    for (size_t i = 0; i < COUNT_OF(f.paths); i++)
+        free(f.paths[i]);
+    text_free(&f.lines);
+    tokenizer_free_json(&f.vocab);
+    tokenizer_free_json(&f.merges);
+    tokenizer_free_json(&f.config);
+    return status;
 }
 
-Tokenizer *tokenizer_open(const char *path, char err[512])
+int tokenizer_read(Tokenizer *t, const char *path, bool is_folder, char err[512])
 {
-    struct stat st;
-    bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    Tokenizer *t = calloc(1, sizeof *t);
-    char *file = folder ? path_join(path, "tokenizer.json") : strdup(path);
-    int result = -1;
-    if (!t || !file) {
-        fail(err, "out of memory for the tokenizer");
-    } else {
-        t->begin_id = -1;
-        make_letters(t);
-        make_classes(t);
-        result = read_tokenizer_json(t, file, err);
-        if (result > 0 && folder)
-            result = read_vocab_and_merges(t, path, err);
-        if (result > 0)
-            fail(err, "%s: %s", path,
-                           folder ? "has no tokenizer.json, nor vocab.json and merges.txt" : "no such file");
-    }
-    if (result == 0 && make_caches(t))
-        result = fail(err, "out of memory for the tokenizer");
-    if (result == 0) {
-        char *slash = strrchr(file, '/');
-        if (slash)
-            *slash = 0;
-        tokenizer_open_chat(t, slash == file ? "/" : slash ? file : ".");
-    } else {
-        tokenizer_close(t);
-    }
+    char *file = is_folder ? path_join(path, "tokenizer.json") : strdup(path);
+    if (!file)
+        return fail_memory(err);
+    t->begin_id = -1;
+    make_byte_map(t);
+    int status = read_tokenizer_json(t, file, err);
     free(file);
-    return result == 0 ? t : NULL;
+    if (status > 0 && is_folder) {
+        status = read_vocab_and_merges(t, path, err);
+        if (status > 0)
+            return fail(err, "%s: has neither tokenizer.json nor vocab.json and merges.txt", path);
+    }
+    return status > 0 ? fail(err, "%s: no such file", path) : status;
 }

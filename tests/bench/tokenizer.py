@@ -217,9 +217,10 @@ def child(engine, path, ids_path, texts):
 def build(folder):
     """Compiles run's tokenizer as `make` does."""
     program = os.path.join(folder, "tokenizer_time")
-    sources = glob.glob(os.path.join(ROOT, "tokenizer*.c")) + [os.path.join(ROOT, f) for f in ("json.c", "unicode.c")]
-    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O3", "-ffp-contract=off", "-D_GNU_SOURCE", "-o", program,
-                    os.path.join(ROOT, "tests", "bench", "tokenizer_time.c"), *sources, "-lm"], check=True)
+    sources = [source for pattern in ("tokenizer.c", "tokenizer/*.c", "json.c", "base/*.c")
+               for source in glob.glob(os.path.join(ROOT, pattern))]
+    subprocess.run([os.environ.get("CC", "cc"), "-std=c11", "-O3", "-ffp-contract=off", "-I", ROOT, "-o", program,
+                    os.path.join(ROOT, "tests", "bench", "tokenizer_time.c"), *sources, "-lm", "-lpthread"], check=True)
     return program
 
 

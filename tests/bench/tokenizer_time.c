@@ -1,7 +1,9 @@
-/* Times the tokenizer for tokenizer.py:  tokenizer_time TOKENIZER IDS_OUT TEXT...
- * Each TEXT is a file of documents, each closed by a NUL. Of every text the first document is encoded once unmeasured,
- * then all of them. Prints JSON: ms to open the tokenizer and the seconds of each text, both of CPU time. IDS_OUT gets
- * all ids, 32 bits each in this machine's order. */
+/* Times the tokenizer, for tokenizer.py: tokenizer_time TOKENIZER IDS_OUT TEXT...
+ *
+ * Each TEXT is a file of documents, each ended by a NUL. Of every text the first document is encoded once without being
+ * measured, then all of them. Prints JSON: the milliseconds to open the tokenizer and the seconds of each text, both in
+ * CPU time. All ids go to IDS_OUT, 32 bits each in this machine's byte order.
+ */
 #include "base/base.h"
 
 #include <stdio.h>
@@ -24,7 +26,7 @@ static void stop(const char *what)
     exit(1);
 }
 
-/* The whole file; the caller frees it. */
+/* Read the whole file; the caller frees it. */
 static char *read_file(const char *path, size_t *length)
 {
     FILE *f = fopen(path, "rb");

@@ -1,6 +1,7 @@
 # a full device: one sentence, exit 1
 [ -c /dev/full ] || { echo "no /dev/full"; exit 77; }
-for args in "info $DEMO" "generate --ids 1,2 -n 3 -q" "generate --ids 1,2 -n 3 -q --json" "logits --ids 1 -q" "explain --ids 1 -q" \
+ln -s "$DEMO" demo
+for args in "info demo" "generate --ids 1,2 -n 3 -q" "generate --ids 1,2 -n 3 -q --json" "logits --ids 1 -q" "explain --ids 1 -q" \
         "perplexity --ids 1,2 -q" "--help" "--version" "generate --help"; do
     run $args >/dev/full
     echo "exit $?"

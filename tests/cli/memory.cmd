@@ -30,5 +30,5 @@ run generate -m . --ids 5 -n 2 2>&1 | sed 's/[0-9.]* [MGk]*B/N/g; s/; .*//; s/, 
 run generate -m . --ids 5 -n 2 -q --json | grep -c '"weights":"bf16"'
 # a quantised copy that does not fit is refused, not begun: 61 MB, where the mapped file leaves some 40 of 155
 ulimit -v 155000
-run generate -m . --ids 5 -n 2 -t 1 -w q8 -q 2>&1 | sed 's/but [0-9.]* MB/but N MB/'
+run generate -m . --ids 5 -n 2 -t 1 -w q8 -q 2>&1 | sed 's/only [0-9.]* MB/only N MB/'
 run generate -m . --ids 5 -n 2 -t 1 -w bf16 -q

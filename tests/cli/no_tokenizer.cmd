@@ -13,4 +13,4 @@ run generate -m . --ids 1 --stop x -q
 echo "exit $?"
 echo '{' >tokenizer.json
 run generate -m . --ids 682,764,258,581 -n 1 -q 2>err
-grep -c '^run generate: warning: no text, only ids: ./tokenizer.json' err
+grep -c '^run generate: warning: printing ids instead of text: ./tokenizer.json' err

@@ -1,0 +1,195 @@
+#include "commands/model.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "checkpoint/edit.h"
+#include "checkpoint/locate.h"
+#include "commands/options.h"
+#include "commands/output.h"
+#include "commands/terminal.h"
+
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
+
+/* The path of the model that was named, or of the default model. Fresh. */
+static char *model_path(const char *model)
+{
+    char err[512];
+    bool is_demo;
+    if (model && !*model)
+        usage_error("the model's path is empty");
+    if (model)
+        return xstrdup(model);
+    char *path = locate_default(&is_demo, err);
+    die_if(!path, err);
+    if (is_demo)
+        notice("using the demo model, %s; ./download.sh fetches Qwen2.5-0.5B-Instruct", path);
+    return path;
+}
+
+void model_open(Checkpoint *c, const char *model)
+{
+    char err[512], *path = model_path(model);
+    snprintf(mapped_name, sizeof mapped_name, "%s", path);
+    die_if(checkpoint_open(c, path, common.no_mmap, err), err);
+    free(path);
+    for (size_t i = 0; i < checkpoint_file_count(c); i++)
+        if (edit_pending(checkpoint_file(c, i)->path, err))
+            warn("%s", err);
+}
+
+Tokenizer *model_tokenizer(void)
+{
+    char err[512], *path = model_path(common.model);
+    struct stat st;
+    bool is_file = !stat(path, &st) && S_ISREG(st.st_mode); /* a tokenizer.json by any name */
+    if (!is_file || !text_ends_with(path, ".json") || text_ends_with(path, ".index.json")) {
+        char *directory = locate_folder(path, err);
+        die_if(!directory, err);
+        free(path);
+        path = directory;
+    }
+    Tokenizer *t = tokenizer_open(path, err);
+    die_if(!t, err);
+    free(path);
+    return t;
+}
+
+/* ---- its files --------------------------------------------------------------------------------------------------- */
+
+void model_check_sizes(const Checkpoint *c)
+{
+    char err[512];
+    die_if(checkpoint_check_sizes(c, err), err);
+}
+
+static bool is_in_folder(const Checkpoint *c, const char *name, const char *path)
+{
+    char *file = xpath_join(c->directory, name);
+    bool same = file_same(path, file);
+    free(file);
+    return same;
+}
+
+bool model_has_file(const Checkpoint *c, const char *path)
+{
+    bool found = is_in_folder(c, "model.safetensors.index.json", path);
+    for (size_t i = 0; i < checkpoint_file_count(c); i++)
+        found = found || file_same(path, checkpoint_file(c, i)->path);
+    for (size_t i = 0; i < CHECKPOINT_COMPANIONS; i++)
+        found = found || is_in_folder(c, checkpoint_companions[i], path);
+    return found;
+}
+
+uint64_t model_bytes(const Checkpoint *c)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < checkpoint_tensor_count(c); i++)
+        bytes += checkpoint_tensor(c, i)->length;
+    return bytes;
+}
+
+void model_print_written(const Checkpoint *c, const char *what, const char *path, size_t files)
+{
+    char text[32];
+    uint64_t bytes = model_bytes(c);
+    size_t n = checkpoint_tensor_count(c);
+    if (common.json) {
+        printf("{\"%s\":", what);
+        write_name("", path);
+        printf(",\"files\":%zu,\"tensors\":%zu,\"total_size\":%" PRIu64 "}\n", files, n, bytes);
+    } else {
+        print_name(path);
+        printf(": %zu tensor%s, %s in %zu file%s\n", n, plural(n), human_bytes(bytes, text), files, plural(files));
+    }
+}
+
+/* ---- its tensors ------------------------------------------------------------------------------------------------- */
+
+bool name_matches(const char *pattern, const char *name, size_t length)
+{
+    const char *star = NULL; /* the last *; what follows it is being tried at name[star_i] */
+    size_t i = 0, star_i = 0;
+    if (!pattern)
+        return true;
+    while (i < length) {
+        if (*pattern == '*') {
+            star = pattern++;
+            star_i = i;
+        } else if (*pattern && (*pattern == '?' || *pattern == name[i])) {
+            pattern++;
+            i++;
+        } else if (star) {
+            pattern = star + 1;
+            i = ++star_i;
+        } else {
+            return false;
+        }
+    }
+    return !pattern[strspn(pattern, "*")];
+}
+
+static _Noreturn void no_such_tensor(const Checkpoint *c, const char *name)
+{
+    const SafetensorsTensor *best = NULL;
+    Nearest nearest = nearest_to(name, strlen(name));
+    char shown[TEXT_PRINTABLE], wrong[TEXT_PRINTABLE];
+    for (size_t i = 0; i < checkpoint_tensor_count(c); i++) {
+        const SafetensorsTensor *t = checkpoint_tensor(c, i);
+        if (nearest_offer(&nearest, t->name, t->name_length))
+            best = t;
+    }
+    text_printable(name, strlen(name), wrong);
+    if (best)
+        die(EXIT_FAILED, "%s: there is no tensor \"%s\"; did you mean \"%s\"?", c->argument, wrong,
+            text_printable(best->name, best->name_length, shown));
+    die(EXIT_FAILED, "%s: there is no tensor \"%s\"", c->argument, wrong);
+}
+
+SafetensorsTensor model_tensor(Checkpoint *c, const char *name)
+{
+    SafetensorsTensor t;
+    size_t found = 0;
+    if (safetensors_find(&c->st, name, &t) == 0)
+        return t;
+    for (size_t i = 0; i < checkpoint_tensor_count(c); i++) {
+        const SafetensorsTensor *other = checkpoint_tensor(c, i);
+        if (!name_matches(name, other->name, other->name_length))
+            continue;
+        found++;
+        t = *other;
+    }
+    if (found > 1)
+        die(EXIT_FAILED, "%s: %zu tensors match \"%s\"; name one of them (run info --find '%s' lists them)",
+            c->argument, found, name, name);
+    if (found == 0)
+        no_such_tensor(c, name);
+    return t;
+}
+
+void model_slice(Slice *s, const char *spec, const SafetensorsTensor *t)
+{
+    char err[512];
+    die_if(slice_parse(s, spec, t, err), err);
+}
+
+uint64_t *model_slice_shape(const Slice *s)
+{
+    uint64_t *shape = xcalloc(slice_rank(s), sizeof *shape);
+    for (size_t i = 0; i < slice_rank(s); i++)
+        shape[i] = slice_size(s, i);
+    return shape;
+}
+
+uint64_t model_slice_element(const Slice *s, uint64_t position)
+{
+    SliceWalk w;
+    char err[512];
+    uint64_t first = 0, count;
+    die_if(slice_walk(&w, s, position, err), err);
+    slice_next(&w, &first, &count);
+    slice_walk_end(&w);
+    return first;
+}

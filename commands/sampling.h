@@ -1,0 +1,39 @@
+/* How generate and chat choose tokens: what was asked for, over what generation_config.json recommends. */
+#ifndef SAMPLING_H
+#define SAMPLING_H
+
+#include "base/base.h"
+#include "commands/session.h"
+#include "generate/sample.h"
+
+typedef struct {
+    double temperature, top_p, min_p, repeat_penalty; /* -1: not given */
+    size_t top_k;                                     /* SIZE_MAX: not given */
+    uint64_t seed;
+    bool greedy;
+} SamplingArguments;
+
+/* Rows for a command's table of options. */
+#define SAMPLING_OPTIONS(a)                                                                                           \
+    {0, "temperature", "T", OPTION_NUMBER, &(a).temperature, "below 1 more predictable, above more varied, 0 greedy"},\
+    {0, "top-k", "K", OPTION_SIZE, &(a).top_k, "choose among the K most likely tokens (0: among all)"},               \
+    {0, "top-p", "P", OPTION_NUMBER, &(a).top_p, "choose among the most likely tokens that together reach P"},        \
+    {0, "min-p", "P", OPTION_NUMBER, &(a).min_p, "drop tokens less than P times as likely as the most likely one"},   \
+    {0, "repeat-penalty", "R", OPTION_NUMBER, &(a).repeat_penalty, "above 1: make repetition less likely"},           \
+    {0, "seed", "N", OPTION_U64, &(a).seed, "the same seed gives the same text everywhere (default: random)"},        \
+    {0, "greedy", NULL, OPTION_FLAG, &(a).greedy, "always choose the most likely token"}
+
+SamplingArguments sampling_arguments(void);      /* none given, a random seed */
+void sampling_check(const SamplingArguments *a); /* values out of range are a usage error */
+
+typedef struct {
+    SampleOptions sampling;
+    int eos[17]; /* tokens that end an answer: generation_config.json's 16 and the end of a chat turn */
+    size_t n_eos;
+} Choosing;
+/* chat: the end of a turn ends an answer, too. */
+Choosing sampling_choose(const Session *s, const SamplingArguments *a, bool chat);
+bool sampling_is_end(const Choosing *c, int id);
+Sampler sampling_open(const Session *s, const SampleOptions *o); /* never chooses ids that the tokenizer doesn't know */
+
+#endif

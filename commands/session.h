@@ -1,0 +1,49 @@
+/* A model opened for running, by the common options: checkpoint, weights, tokenizer, state. What fails ends the program
+ * with a message.
+ */
+#ifndef SESSION_H
+#define SESSION_H
+
+#include "base/base.h"
+#include "checkpoint/checkpoint.h"
+#include "commands/input.h"
+#include "net.h"
+#include "tokenizer.h"
+
+typedef struct {
+    Checkpoint checkpoint;
+    Model model;
+    Tokenizer *tokenizer; /* NULL when there is none and none was demanded */
+    RunState state;
+    double load_seconds;
+    uint64_t weight_bytes; /* read for one token */
+    bool holds_16_bits;    /* the file's matrices are BF16 or F16 */
+} Session;
+
+/* Open what -m names, or the default model: start the pool, load the weights, read the tokenizer. all_logits: the state
+ * keeps the logits of every position, in blocks that are small enough for memory. */
+void session_open(Session *s, bool need_tokenizer, bool all_logits);
+void session_close(Session *s);
+/* Choose the kernels by RUN_ISA, and start as many threads as --threads says or the machine has. session_open() does
+ * it. */
+void session_start_pool(void);
+void session_check_sizes(const Session *s); /* model_check_sizes(), if the weights are read from the mapped file */
+
+/* Die unless every id is below vocab_size, and n ids fit into the context. */
+void session_check_ids(const Session *s, const int *ids, size_t n);
+/* The ids of a prompt, checked. An empty text becomes the begin token. */
+IdList session_prompt(Session *s, const Prompt *prompt);
+/* Run ids through the network in blocks, from where the state is. Returns the logits of the last one (with all_logits,
+ * of the last block). Shows progress; ends the program after Ctrl-C. */
+const float *session_forward(Session *s, const int *ids, size_t n);
+
+/* The default of --ctx: max_position_embeddings, times the factor of rope scaling. */
+size_t session_usual_context(const Config *c);
+const char *weight_mode_name(WeightMode mode); /* "f32" */
+
+/* Bytes of keys and values that one token at this position reads. */
+uint64_t session_cache_bytes(const Config *c, size_t position);
+/* GB/s at which the pool reads the weights where they lie, measured over at most `limit` bytes of them. */
+double session_read_bandwidth(const Session *s, uint64_t limit);
+
+#endif
