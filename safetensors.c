@@ -29,8 +29,6 @@
 #include "base/threads.h"
 #include "kernels/vector.h"
 
-#define MAX_HEADER 100000000 /* the reference library's limit */
-
 /* ---- types of numbers, messages ---------------------------------------------------------------------------------- */
 
 /* In the order of Dtype: name, bits of an element. Several elements below a byte must fill whole bytes. */
@@ -123,10 +121,10 @@ static int map_file(SafetensorsFile *st)
 static int read_header(SafetensorsFile *st)
 {
     uint64_t length = read_u64_le(st->mapped), room = st->mapped_size - 8;
-    if (length > MAX_HEADER)
+    if (length > SAFETENSORS_MAX_HEADER)
         return fail_file(st, NULL,
                          "the first 8 bytes announce a header of %" PRIu64 " bytes, but at most %d are allowed", length,
-                         MAX_HEADER);
+                         SAFETENSORS_MAX_HEADER);
     if (length > room) {
         st->truncated = true;
         return fail_file(
@@ -339,10 +337,7 @@ static int compare_offsets(const void *left, const void *right)
         return a->offset < b->offset ? -1 : 1;
     if (a->length != b->length)
         return a->length < b->length ? -1 : 1;
-    int order = memcmp(a->name, b->name, MIN(a->name_length, b->name_length));
-    if (order == 0)
-        order = a->name_length < b->name_length ? -1 : 1;
-    return order;
+    return text_compare(a->name, a->name_length, b->name, b->name_length);
 }
 
 /* Bring the tensors in order of offset, which most files have already, and the table of names with them. */

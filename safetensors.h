@@ -46,6 +46,8 @@ typedef enum {
 } Dtype;
 #define DTYPE_COUNT ((size_t)DTYPE_U64 + 1)
 
+#define SAFETENSORS_MAX_HEADER 100000000 /* bytes: the reference library's limit */
+
 const char *dtype_name(Dtype dtype); /* as in the file: "BF16" */
 size_t dtype_bits(Dtype dtype);      /* bits of one element; 4 and 6 are below a byte */
 int dtype_parse(const char *text, size_t length, Dtype *dtype);

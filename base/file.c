@@ -19,11 +19,8 @@
 
 char *path_join(const char *folder, const char *name)
 {
-    size_t length = strlen(folder), size = length + strlen(name) + 2;
-    char *path = malloc(size);
-    if (path)
-        snprintf(path, size, "%s%s%s", folder, length > 0 && folder[length - 1] == '/' ? "" : "/", name);
-    return path;
+    char *path;
+    return asprintf(&path, "%s%s%s", folder, text_ends_with(folder, "/") ? "" : "/", name) < 0 ? NULL : path;
 }
 
 char *path_folder(const char *path)
@@ -36,11 +33,8 @@ char *path_folder(const char *path)
 
 char *path_with_suffix(const char *path, const char *suffix)
 {
-    size_t size = strlen(path) + strlen(suffix) + 1;
-    char *out = malloc(size);
-    if (out)
-        snprintf(out, size, "%s%s", path, suffix);
-    return out;
+    char *out;
+    return asprintf(&out, "%s%s", path, suffix) < 0 ? NULL : out;
 }
 
 const char *path_name(const char *path)
@@ -49,10 +43,29 @@ const char *path_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
+bool path_is_name(const char *text, size_t length)
+{
+    bool dots = length <= 2 && memcmp(text, "..", length) == 0; /* "", ".", ".." */
+    return !dots && !memchr(text, '/', length) && !memchr(text, '\\', length) && !memchr(text, '\0', length);
+}
+
+char *path_printable(const char *path, char out[TEXT_PRINTABLE])
+{
+    return text_printable(path, strlen(path), out);
+}
+
 bool file_exists(const char *path)
 {
     struct stat info;
     return lstat(path, &info) == 0;
+}
+
+bool file_exists_in(const char *folder, const char *name)
+{
+    char *path = path_join(folder, name);
+    bool exists = path && file_exists(path);
+    free(path);
+    return exists;
 }
 
 bool file_is_folder(const char *path)
@@ -111,7 +124,7 @@ char *file_read(const char *path, size_t limit, size_t *length, char err[512])
 {
     char shown[TEXT_PRINTABLE], why[512];
     size_t size;
-    text_printable(path, strlen(path), shown);
+    path_printable(path, shown);
     int fd = file_open(path, &size, why);
     if (fd < 0) {
         fail(err, "%s: %.300s", shown, why);
@@ -289,6 +302,32 @@ int file_copy(int out, uint64_t out_offset, int in, uint64_t in_offset, uint64_t
     return is_as_long(in, end) ? 0 : -1;
 }
 
+/* ---- gathering bytes --------------------------------------------------------------------------------------------- */
+
+int file_buffer_flush(FileBuffer *b)
+{
+    if (file_write_at(b->fd, b->bytes, b->used, b->offset) != 0)
+        return -1;
+    b->offset += b->used;
+    b->used = 0;
+    return 0;
+}
+
+int file_buffer_put(FileBuffer *b, const void *bytes, size_t n)
+{
+    if (!b->bytes && !(b->bytes = malloc(FILE_BUFFER)))
+        return -1;
+    if (n > FILE_BUFFER - b->used && file_buffer_flush(b) != 0)
+        return -1;
+    if (n > FILE_BUFFER) {
+        b->offset += n;
+        return file_write_at(b->fd, bytes, n, b->offset - n);
+    }
+    memcpy(b->bytes + b->used, bytes, n);
+    b->used += n;
+    return 0;
+}
+
 /* ---- new files --------------------------------------------------------------------------------------------------- */
 
 int new_file_open(NewFile *f, const char *path, char err[512])
@@ -299,8 +338,8 @@ int new_file_open(NewFile *f, const char *path, char err[512])
     f->fd = open(f->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     bool locked = f->fd >= 0 && (flock(f->fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK);
     if (!locked) {
-        fail(err, "%s: %s", f->part, f->fd < 0 ? strerror(errno) : "it is being written by another process");
-        free(f->part); /* not ours to remove */
+        fail(err, "%s: %s", f->part, f->fd < 0 ? strerror(errno) : "another process is writing it");
+        free(f->part); /* new_file_end() must not remove it: it is another's */
         f->part = NULL;
         return -1;
     }
@@ -319,24 +358,27 @@ void new_file_close(NewFile *f)
     f->fd = -1;
 }
 
+static int rename_files(NewFile *files, size_t n, char err[512])
+{
+    for (size_t i = 0; i < n; i++) {
+        files[i].replaced = file_exists(files[i].path);
+        if (rename(files[i].part, files[i].path) != 0)
+            return fail(err, "%s: %s", files[i].path, strerror(errno));
+        files[i].published = true;
+    }
+    if (n > 0 && file_sync_folder(files[0].path) != 0)
+        return fail(err, "%s: its folder: %s", files[0].path, strerror(errno));
+    return 0;
+}
+
 int new_files_publish(NewFile *files, size_t n, char err[512])
 {
-    bool *replaced = calloc(n + 1, sizeof *replaced);
-    int status = replaced ? 0 : fail(err, "out of memory for %zu files", n);
-    for (size_t i = 0; i < n && status == 0; i++) {
-        replaced[i] = file_exists(files[i].path);
-        if (rename(files[i].part, files[i].path) != 0)
-            status = fail(err, "%s: %s", files[i].path, strerror(errno));
-        else
-            files[i].published = true;
-    }
-    if (status == 0 && n > 0 && file_sync_folder(files[0].path) != 0)
-        status = fail(err, "%s: its folder: %s", files[0].path, strerror(errno));
-    for (size_t i = 0; i < n && status != 0; i++)
-        if (files[i].published && !replaced[i])
+    if (rename_files(files, n, err) == 0)
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        if (files[i].published && !files[i].replaced)
             unlink(files[i].path);
-    free(replaced);
-    return status;
+    return -1;
 }
 
 void new_file_end(NewFile *f)

@@ -8,6 +8,8 @@
 
 #include <errno.h>
 
+#include "base/text.h"
+
 #ifndef ENODATA /* FreeBSD */
 #define ENODATA ENOATTR
 #endif
@@ -15,11 +17,14 @@
 /* ---- names; fresh ones are to be freed, NULL: out of memory ---- */
 
 char *path_join(const char *folder, const char *name);   /* fresh: "folder/name" */
-char *path_folder(const char *path);                     /* fresh: the folder that the file lies in, "." for a bare name */
+char *path_folder(const char *path);                     /* fresh: the folder that it lies in, "." for a bare name */
 char *path_with_suffix(const char *path, const char *suffix); /* fresh */
 const char *path_name(const char *path);                 /* the part behind the last slash */
+bool path_is_name(const char *text, size_t length);      /* a name in a folder: no separator in it, not "." or ".." */
+char *path_printable(const char *path, char out[TEXT_PRINTABLE]); /* for a message, as text_printable(); returns out */
 
-bool file_exists(const char *path);              /* be it a link to nothing */
+bool file_exists(const char *path);              /* true of a link to nothing, too */
+bool file_exists_in(const char *folder, const char *name); /* the same of folder/name */
 bool file_is_folder(const char *path);           /* or a link to one */
 bool file_same(const char *a, const char *b);    /* both names mean one file: links and hard links, too */
 
@@ -49,21 +54,35 @@ typedef int FileProgress(void *context, uint64_t bytes);
 int file_copy(int out, uint64_t out_offset, int in, uint64_t in_offset, uint64_t length, FileProgress *progress,
               void *context);
 
+/* Bytes gathered in memory on their way to a file, so that many small writes become few large ones. */
+#define FILE_BUFFER ((size_t)1 << 20)
+typedef struct {
+    int fd;
+    uint64_t offset;      /* in the file, where the gathered bytes go */
+    unsigned char *bytes; /* [FILE_BUFFER], from the first put on; to be freed in the end */
+    size_t used;
+} FileBuffer;
+/* -1 with errno. What a failed call has gathered or written is undefined. */
+int file_buffer_put(FileBuffer *b, const void *bytes, size_t n);
+int file_buffer_flush(FileBuffer *b); /* write what is gathered; the next bytes follow it */
+
 /* ---- new files ---- */
 
-/* A file being written under path.part, which is locked as long as it is open; zeroed is none. */
+/* A file that is written under the name path.part, which is locked while it is open. Zeroed, or after a failure, it may
+ * be closed and ended like any other. */
 typedef struct {
     char *path, *part;
     int fd;
-    bool published;
+    bool published; /* it has its name */
+    bool replaced;  /* another file had that name before */
 } NewFile;
 int new_file_open(NewFile *f, const char *path, char err[512]);
-int new_file_finish(NewFile *f, char err[512]); /* all on disk, still under the name .part */
-void new_file_close(NewFile *f);                /* early, where many are written under the lock of one */
-/* Give n finished files their names, in order, and bring the names to disk. On failure none of the names is left,
- * unless they were there before. */
+int new_file_finish(NewFile *f, char err[512]); /* bring all of it to disk, still under the name .part */
+void new_file_close(NewFile *f); /* give the lock back before the end, where the lock of one file guards many */
+/* Give n finished files their names, in order, and bring the names to disk. After a failure the names that were free
+ * before are free again. */
 int new_files_publish(NewFile *files, size_t n, char err[512]);
-void new_file_end(NewFile *f); /* removes what was not published */
+void new_file_end(NewFile *f); /* remove the file unless it was published, and free f's memory */
 
 /* ---- pages of a mapped file ---- */
 

@@ -59,6 +59,24 @@ bool text_ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
+int text_compare(const char *a, size_t a_length, const char *b, size_t b_length)
+{
+    int order = memcmp(a, b, MIN(a_length, b_length));
+    if (order != 0 || a_length == b_length)
+        return order;
+    return a_length < b_length ? -1 : 1;
+}
+
+int text_close_stream(FILE *stream, char **text)
+{
+    bool failed = ferror(stream);
+    if (fclose(stream) == 0 && !failed && *text)
+        return 0;
+    free(*text);
+    *text = NULL;
+    return -1;
+}
+
 /* ---- UTF-8 that may be broken ------------------------------------------------------------------------------------ */
 
 /* Whether a character from U+1000 to U+CFFF begins here, as most of Chinese, Japanese and Korean are: after its first

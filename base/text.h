@@ -26,6 +26,11 @@ int id_list_append(IdList *list, int id);        /* -1: out of memory */
 void id_list_free(IdList *list);
 
 bool text_ends_with(const char *text, const char *end);
+/* Order two texts by their bytes, as strcmp() does, NULs included: a text comes before those that it begins. */
+int text_compare(const char *a, size_t a_length, const char *b, size_t b_length);
+
+/* Close what open_memstream() opened for *text. -1 if memory ran out: *text is then freed and NULL. */
+int text_close_stream(FILE *stream, char **text);
 
 /* ---- UTF-8 that may be broken ---- */
 

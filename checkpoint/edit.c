@@ -1,13 +1,11 @@
-/* Edits in place, and undo.
- *
- * The order of things on disk:
+/* The order of things on disk:
  *     1. FILE.undo.part: the whole journal, fsynced            nothing has happened yet
  *     2. an earlier FILE.undo becomes FILE.undo.old
  *     3. FILE.undo.part becomes FILE.undo, folder fsynced      from here on --undo can bring the old bytes back
  *     4. FILE's bytes are changed, fsynced, read back
  *     5. the journal's state becomes 2, fsynced; FILE.undo.old is removed
- * A step that changes several files does each of these for all of them before the next one. Undo sets the state to
- * 1, puts the old bytes back, and removes the journal last; so both may be cut off anywhere, and undo may be
+ * A step that changes several files does each of these for all of them before it goes on to the next. Undo sets the
+ * state to 1, puts the old bytes back, and removes the journal last. So both may be cut off anywhere, and undo may be
  * repeated.
  */
 #include "checkpoint/edit.h"
@@ -24,9 +22,8 @@
 
 #include "base/file.h"
 #include "checkpoint/journal.h"
-#include "checkpoint/shards.h"
 
-#define GAP 16 /* as many equal bytes between two changes cost less than a record of their own */
+#define GAP 16 /* so many equal bytes between two changes cost less than another record */
 
 struct EditFile {
     const SafetensorsFile *st;
@@ -34,7 +31,6 @@ struct EditFile {
     int fd;
     mode_t mode;
     Journal journal;
-    JournalHead head; /* what the journal says of itself; only the state, while it is being made */
 };
 
 /* ---- one file, locked -------------------------------------------------------------------------------------------- */
@@ -55,7 +51,7 @@ static int name_file(EditFile *f, const SafetensorsFile *st, char err[512])
     return journal_init(&f->journal, f->path, err);
 }
 
-/* The file under the name is still the one that was opened, and as long. */
+/* Check that the file of that name is still the one that was opened, and as long. */
 static int check_same(const EditFile *f, char err[512])
 {
     struct stat named, locked, mapped;
@@ -63,9 +59,10 @@ static int check_same(const EditFile *f, char err[512])
         return fail(err, "%s: %s", f->path, strerror(errno));
     if (named.st_ino != locked.st_ino || named.st_dev != locked.st_dev || mapped.st_ino != locked.st_ino ||
         mapped.st_dev != locked.st_dev)
-        return fail(err, "%s was replaced by another file meanwhile", f->path);
+        return fail(err, "%s was replaced by another file since it was opened", f->path);
     if ((uint64_t)locked.st_size != f->st->mapped_size)
-        return fail(err, "%s had %zu bytes, and has %lld now", f->path, f->st->mapped_size, (long long)locked.st_size);
+        return fail(err, "%s had %zu bytes and has %lld now: something else has changed it", f->path,
+                    f->st->mapped_size, (long long)locked.st_size);
     return 0;
 }
 
@@ -89,7 +86,8 @@ static int interrupted_edit(const char *path, char err[512])
     return fail(err, "an edit of %s was interrupted: `run edit %s --undo` puts the old bytes back", path, path);
 }
 
-/* Adds st to the step, locked; once. The step's number becomes larger than that of a journal that is there. */
+/* Lock st and add it to the step, unless it is there already. The step's number becomes larger than that of an earlier
+ * journal. */
 static int add_file(Edit *e, const SafetensorsFile *st, char err[512])
 {
     for (size_t i = 0; i < e->n_files; i++)
@@ -100,16 +98,20 @@ static int add_file(Edit *e, const SafetensorsFile *st, char err[512])
         return fail(err, "%s: out of memory", st->path);
     e->files = files;
     EditFile *f = &files[e->n_files++];
-    JournalHead h;
-    if (name_file(f, st, err) != 0 || e->dry)
-        return e->dry && f->path ? 0 : -1;
+    if (name_file(f, st, err) != 0)
+        return -1;
+    if (e->dry)
+        return 0;
     if (lock_file(f, err) != 0)
         return -1;
-    int found = journal_read_head(&f->journal, &h, err);
+    int found = journal_read_head(&f->journal, err);
     if (found != 0)
         return found < 0 ? -1 : 0;
-    e->step = h.step >= e->step ? h.step + 1 : e->step;
-    return h.state == JOURNAL_CHANGING ? interrupted_edit(f->path, err) : 0;
+    if (f->journal.head.state == JOURNAL_CHANGING)
+        return interrupted_edit(f->path, err);
+    e->step = MAX(e->step, f->journal.head.step + 1);
+    f->journal.head = (JournalHead){0};
+    return 0;
 }
 
 int edit_begin(Edit *e, const SafetensorsTensor *const *tensors, size_t n, bool dry, char err[512])
@@ -131,7 +133,7 @@ void edit_end(Edit *e)
     *e = (Edit){0};
 }
 
-/* ---- what shall change ------------------------------------------------------------------------------------------- */
+/* ---- what is to change ------------------------------------------------------------------------------------------- */
 
 /* First i in [begin, end) where a and b differ, else end. */
 static size_t first_difference(const unsigned char *a, const unsigned char *b, size_t begin, size_t end)
@@ -156,40 +158,38 @@ bool edit_next_change(const unsigned char *a, const unsigned char *b, size_t n, 
     return true;
 }
 
-static int note_changes(Edit *e, EditFile *f, uint64_t offset, const unsigned char *before, const unsigned char *after,
-                        size_t n, char err[512])
+/* Count the change, and note it in the journal. */
+static int note_change(Edit *e, EditFile *f, uint64_t offset, const unsigned char *before, const unsigned char *after,
+                       size_t n, char err[512])
 {
-    for (size_t begin, end = 0; edit_next_change(before, after, n, &begin, &end);) {
-        e->ranges += offset + begin != e->end || f->st != e->end_of; /* not one that goes on where the last one ended */
-        e->end = offset + end;
-        e->end_of = f->st;
-        e->bytes += end - begin;
-        if (!e->dry &&
-            journal_put(&f->journal, offset + begin, before + begin, after + begin, end - begin, f->mode, err) != 0)
-            return -1;
-    }
-    return 0;
+    if (offset != e->end || f->st != e->end_of) /* it does not go on where the last one ended */
+        e->ranges++;
+    e->end = offset + n;
+    e->end_of = f->st;
+    e->bytes += n;
+    return e->dry ? 0 : journal_put(&f->journal, offset, before, after, n, f->mode, err);
 }
 
 int edit_bytes(Edit *e, const SafetensorsTensor *t, uint64_t offset, const unsigned char *bytes, size_t n,
                char err[512])
 {
-    size_t i = 0;
-    while (i < e->n_files && e->files[i].st != t->file)
-        i++;
-    if (i == e->n_files || offset > t->length || n > t->length - offset)
+    EditFile *f = e->files;
+    while (f < e->files + e->n_files && f->st != t->file)
+        f++;
+    if (f == e->files + e->n_files || offset > t->length || n > t->length - offset)
         return fail(err, "%s: bytes outside what the edit was begun for", t->file->path);
-    const unsigned char *before = safetensors_data(t) + offset;
+    const unsigned char *old = safetensors_data(t) + offset;
     uint64_t at = 8 + t->file->header_len + t->offset + offset;
     for (size_t done = 0, m; done < n; done += m) {
-        m = n - done < JOURNAL_MOST ? n - done : JOURNAL_MOST;
-        if (note_changes(e, &e->files[i], at + done, before + done, bytes + done, m, err) != 0)
-            return -1;
+        m = MIN(n - done, JOURNAL_MOST);
+        for (size_t i, end = done; edit_next_change(old, bytes, done + m, &i, &end);)
+            if (note_change(e, f, at + i, old + i, bytes + i, end - i, err) != 0)
+                return -1;
     }
     return 0;
 }
 
-/* ---- what is done with a journal's records ----------------------------------------------------------------------- */
+/* ---- visits to a journal's records ------------------------------------------------------------------------------- */
 
 static int read_now(const EditFile *f, const JournalRecord *r, char err[512])
 {
@@ -226,7 +226,7 @@ static int check_after(void *file, const JournalRecord *r, char err[512])
     return check_bytes(file, r, r->after, err);
 }
 
-/* Writes only from the first byte to the last that is not what it was: a disk that is full may refuse the others. */
+/* Write only from the first to the last byte that is not what it was: a full disk may refuse the others. */
 static int write_before(void *file, const JournalRecord *r, char err[512])
 {
     if (read_now(file, r, err) != 0)
@@ -257,185 +257,195 @@ static int check_either(void *file, const JournalRecord *r, char err[512])
     return 0;
 }
 
-static int put_back(EditFile *f, char err[512])
+/* Bring n files, which have journals, back to what they were before the step. */
+static int restore(EditFile *files, size_t n, char err[512])
 {
-    if (journal_visit(&f->journal, write_before, f, err) != 0)
-        return -1;
-    if (file_sync(f->fd) != 0)
-        return fail(err, "%s: %s", f->path, strerror(errno));
-    return journal_visit(&f->journal, check_before, f, err);
-}
-
-/* ---- commit ------------------------------------------------------------------------------------------------------ */
-
-static void describe_file(const EditFile *f, uint64_t *size, unsigned char header_hash[32])
-{
-    *size = f->st->mapped_size;
-    sha256_of(f->st->mapped, 8 + f->st->header_len, header_hash);
-}
-
-/* Steps 1 to 3. On failure earlier journals are where they were. */
-static int publish_journals(const Edit *e, EditFile *const *files, size_t n, char err[512])
-{
-    char unused[512];
-    int status = 0;
-    for (size_t i = 0; i < n && status == 0; i++) {
-        JournalHead h = {.step = e->step, .files = n};
-        describe_file(files[i], &h.size, h.header_hash);
-        status = journal_finish(&files[i]->journal, &h, err);
-    }
-    for (size_t i = 0; i < n && status == 0; i++)
-        status = check_same(files[i], err);
-    for (size_t i = 0; i < n && status == 0; i++)
-        status = journal_publish(&files[i]->journal, err);
-    for (size_t i = 0; i < n && status != 0; i++)
-        if (files[i]->journal.published || files[i]->journal.kept_old)
-            journal_withdraw(&files[i]->journal, unused);
-    return status;
-}
-
-/* Steps 4 and 5. */
-static int change_files(EditFile *const *files, size_t n, char err[512])
-{
-    for (size_t i = 0; i < n; i++) {
-        if (journal_visit(&files[i]->journal, write_after, files[i], err) != 0)
-            return -1;
-        if (file_sync(files[i]->fd) != 0)
-            return fail(err, "%s: %s", files[i]->path, strerror(errno));
-    }
     for (size_t i = 0; i < n; i++)
-        if (check_same(files[i], err) != 0 || journal_visit(&files[i]->journal, check_after, files[i], err) != 0)
+        if (files[i].journal.head.state == JOURNAL_DONE &&
+            journal_set_state(&files[i].journal, JOURNAL_CHANGING, err) != 0)
             return -1;
     for (size_t i = 0; i < n; i++) {
-        files[i]->head.state = JOURNAL_DONE;
-        if (journal_set_state(&files[i]->journal, JOURNAL_DONE, err) != 0)
+        EditFile *f = &files[i];
+        if (journal_visit(&f->journal, write_before, f, err) != 0)
+            return -1;
+        if (file_sync(f->fd) != 0)
+            return fail(err, "%s: %s", f->path, strerror(errno));
+        if (journal_visit(&f->journal, check_before, f, err) != 0)
             return -1;
     }
-    return 0;
-}
-
-/* After a failure: the old bytes again, or the word that the journal has them. err is the failure's sentence, to be
- * continued. */
-static void roll_back(EditFile *const *files, size_t n, char err[512])
-{
-    char why[512];
-    size_t used = strlen(err);
-    int status = 0;
-    for (size_t i = 0; i < n && status == 0; i++)
-        if (files[i]->head.state == JOURNAL_DONE)
-            status = journal_set_state(&files[i]->journal, JOURNAL_CHANGING, why);
-    for (size_t i = 0; i < n && status == 0; i++)
-        status = put_back(files[i], why);
-    for (size_t i = 0; i < n && status == 0; i++)
-        status = journal_withdraw(&files[i]->journal, why);
-    if (status == 0)
-        snprintf(err + used, 512 - used, "; the old bytes are back in place");
-    else
-        snprintf(err + used, 512 - used, "; %.150s keeps the old bytes: `run edit --undo` puts them back",
-                 files[0]->journal.path);
-}
-
-int edit_commit(Edit *e, char err[512])
-{
-    EditFile **files = calloc(e->n_files + 1, sizeof *files);
-    size_t n = 0;
-    if (!files)
-        return fail(err, "out of memory for an edit of %zu files", e->n_files);
-    for (size_t i = 0; i < e->n_files; i++)
-        if (e->files[i].journal.records_bytes > 0)
-            files[n++] = &e->files[i];
-    int status = publish_journals(e, files, n, err);
-    if (status == 0 && (status = change_files(files, n, err)) != 0)
-        roll_back(files, n, err);
-    for (size_t i = 0; i < n && status == 0; i++)
-        journal_forget_old(&files[i]->journal);
-    free(files);
-    return status;
-}
-
-/* ---- undo -------------------------------------------------------------------------------------------------------- */
-
-/* Locks a file that has a journal, and reads it. 1: it has none. */
-static int find_journal(EditFile *f, const SafetensorsFile *st, char err[512])
-{
-    unsigned char hash[32];
-    uint64_t size;
-    if (name_file(f, st, err) != 0)
-        return -1;
-    if (!file_exists(f->journal.path) && !file_exists(f->journal.old))
-        return 1;
-    int found = lock_file(f, err) != 0 ? -1 : journal_read_head(&f->journal, &f->head, err);
-    if (found != 0)
-        return found;
-    describe_file(f, &size, hash);
-    if (f->head.size != size || memcmp(f->head.header_hash, hash, 32) != 0)
-        return fail(err, "%s belongs to another file: size or header are not those of %s", f->journal.path, f->path);
-    f->journal.published = true;
-    return journal_check_records(&f->journal, &f->head, err);
-}
-
-/* The step to undo: the one that was interrupted, else the last. Its files go to the front; returns their number, 0
- * with a sentence. */
-static size_t choose_step(EditFile *files, size_t n, char err[512])
-{
-    JournalHead best = files[0].head;
-    size_t chosen = 0;
-    for (size_t i = 1; i < n; i++) {
-        bool better = files[i].head.step > best.step;
-        if (files[i].head.state != best.state)
-            better = files[i].head.state == JOURNAL_CHANGING;
-        best = better ? files[i].head : best;
-    }
-    for (size_t i = 0; i < n; i++) {
-        if (files[i].head.step == best.step) {
-            EditFile f = files[i];
-            files[i] = files[chosen];
-            files[chosen++] = f;
-        }
-    }
-    if (best.state == JOURNAL_DONE && chosen < best.files) {
-        fail(err, "the last edit of %s changed %" PRIu64 " files together, and only %zu of their journals are here%s",
-             files[0].path, best.files, chosen, n == 1 ? ": name the model's folder" : "");
-        return 0;
-    }
-    return chosen;
-}
-
-static int undo_files(EditFile *files, size_t n, char err[512])
-{
-    for (size_t i = 0; i < n; i++)
-        if (journal_visit(&files[i].journal, check_either, &files[i], err) != 0)
-            return -1;
-    for (size_t i = 0; i < n; i++)
-        if (files[i].head.state == JOURNAL_DONE && journal_set_state(&files[i].journal, JOURNAL_CHANGING, err) != 0)
-            return -1;
-    for (size_t i = 0; i < n; i++)
-        if (put_back(&files[i], err) != 0)
-            return -1;
     for (size_t i = 0; i < n; i++)
         if (journal_withdraw(&files[i].journal, err) != 0)
             return -1;
     return 0;
 }
 
+/* Files of one step come first: file i becomes number *chosen of them. */
+static void choose_file(EditFile *files, size_t i, size_t *chosen)
+{
+    EditFile f = files[i];
+    files[i] = files[*chosen];
+    files[(*chosen)++] = f;
+}
+
+static void hash_header(const EditFile *f, unsigned char hash[32])
+{
+    sha256_of(f->st->mapped, 8 + f->st->header_len, hash);
+}
+
+/* ---- commit ------------------------------------------------------------------------------------------------------ */
+
+/* Steps 1 to 3. */
+static int publish_journals(EditFile *files, size_t n, uint64_t step, char err[512])
+{
+    for (size_t i = 0; i < n; i++) {
+        JournalHead *h = &files[i].journal.head;
+        h->step = step;
+        h->files = n;
+        h->size = files[i].st->mapped_size;
+        hash_header(&files[i], h->header_hash);
+        if (journal_finish(&files[i].journal, err) != 0)
+            return -1;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (check_same(&files[i], err) != 0)
+            return -1;
+    for (size_t i = 0; i < n; i++)
+        if (journal_publish(&files[i].journal, err) != 0)
+            return -1;
+    return 0;
+}
+
+/* Steps 4 and 5. */
+static int change_files(EditFile *files, size_t n, char err[512])
+{
+    for (size_t i = 0; i < n; i++) {
+        if (journal_visit(&files[i].journal, write_after, &files[i], err) != 0)
+            return -1;
+        if (file_sync(files[i].fd) != 0)
+            return fail(err, "%s: %s", files[i].path, strerror(errno));
+    }
+    for (size_t i = 0; i < n; i++)
+        if (check_same(&files[i], err) != 0 || journal_visit(&files[i].journal, check_after, &files[i], err) != 0)
+            return -1;
+    for (size_t i = 0; i < n; i++)
+        if (journal_set_state(&files[i].journal, JOURNAL_DONE, err) != 0)
+            return -1;
+    return 0;
+}
+
+/* Continue the sentence in err, which tells why a step failed, with what became of its files. */
+static void roll_back(EditFile *files, size_t n, char err[512])
+{
+    char unused[512];
+    size_t used = strlen(err);
+    if (restore(files, n, unused) == 0)
+        snprintf(err + used, 512 - used, "; the old bytes are back in place");
+    else
+        snprintf(err + used, 512 - used, "; %.150s keeps the old bytes: `run edit --undo` puts them back",
+                 files[0].journal.path);
+}
+
+int edit_commit(Edit *e, char err[512])
+{
+    EditFile *files = e->files;
+    char unused[512];
+    size_t n = 0; /* files that change */
+    for (size_t i = 0; i < e->n_files; i++)
+        if (files[i].journal.head.records_bytes > 0)
+            choose_file(files, i, &n);
+    if (publish_journals(files, n, e->step, err) != 0) {
+        for (size_t i = 0; i < n; i++)
+            if (files[i].journal.published || files[i].journal.kept_old)
+                journal_withdraw(&files[i].journal, unused);
+        return -1;
+    }
+    if (change_files(files, n, err) != 0) {
+        roll_back(files, n, err);
+        return -1;
+    }
+    for (size_t i = 0; i < n; i++)
+        journal_forget_old(&files[i].journal);
+    return 0;
+}
+
+/* ---- undo -------------------------------------------------------------------------------------------------------- */
+
+/* Lock a file and check its journal. Returns 1 if it has none. */
+static int open_journaled(EditFile *f, char err[512])
+{
+    const JournalHead *h = &f->journal.head;
+    unsigned char hash[32];
+    if (!file_exists(f->journal.path) && !file_exists(f->journal.old))
+        return 1;
+    if (lock_file(f, err) != 0)
+        return -1;
+    int found = journal_read_head(&f->journal, err);
+    if (found != 0)
+        return found;
+    hash_header(f, hash);
+    if (h->size != f->st->mapped_size || memcmp(h->header_hash, hash, 32) != 0)
+        return fail(err, "%s belongs to another file: its size or header is not that of %s", f->journal.path, f->path);
+    f->journal.published = true;
+    return journal_visit(&f->journal, NULL, NULL, err);
+}
+
+/* Find the files of c that have journals: *n of them, to be closed in any case. */
+static int find_journals(const Checkpoint *c, EditFile *files, size_t *n, char err[512])
+{
+    int found = 0;
+    for (size_t i = 0; i < checkpoint_file_count(c) && found >= 0; i++) {
+        EditFile *f = &files[*n];
+        found = name_file(f, checkpoint_file(c, i), err) == 0 ? open_journaled(f, err) : -1;
+        if (found == 0)
+            ++*n;
+        else
+            close_file(f);
+    }
+    if (found >= 0 && *n == 0)
+        return fail(err, "%s: there is no edit to undo (no file ending in .undo beside it)", c->argument);
+    return found < 0 ? -1 : 0;
+}
+
+/* Bring the files of the step that is to be undone to the front: the one that was interrupted, else the last. */
+static int choose_step(EditFile *files, size_t n, size_t *chosen, char err[512])
+{
+    JournalHead step = files[0].journal.head;
+    for (size_t i = 1; i < n; i++) {
+        const JournalHead *h = &files[i].journal.head;
+        bool better = h->state == step.state ? h->step > step.step : h->state == JOURNAL_CHANGING;
+        if (better)
+            step = *h;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (files[i].journal.head.step == step.step)
+            choose_file(files, i, chosen);
+    if (step.state == JOURNAL_DONE && *chosen < step.files)
+        return fail(err,
+                    "the last edit of %s changed %" PRIu64 " files together, but only %zu of their journals are here%s",
+                    files[0].path, step.files, *chosen, n == 1 ? ": name the model's folder" : "");
+    return 0;
+}
+
+static int undo_step(EditFile *files, size_t n, size_t *undone, char err[512])
+{
+    if (choose_step(files, n, undone, err) != 0)
+        return -1;
+    for (size_t i = 0; i < *undone; i++)
+        if (journal_visit(&files[i].journal, check_either, &files[i], err) != 0)
+            return -1;
+    return restore(files, *undone, err);
+}
+
 int edit_undo(const Checkpoint *c, size_t *undone, char err[512])
 {
-    size_t n = 0, all = checkpoint_file_count(c);
-    EditFile *files = calloc(all, sizeof *files);
-    int status = files ? 0 : fail(err, "%s: out of memory for %zu files", c->argument, all);
+    size_t n = 0;
+    EditFile *files = calloc(checkpoint_file_count(c), sizeof *files);
+    if (!files)
+        return fail(err, "%s: out of memory for %zu files", c->argument, checkpoint_file_count(c));
     *undone = 0;
-    for (size_t i = 0; status == 0 && i < all; i++) {
-        int found = find_journal(&files[n], checkpoint_file(c, i), err);
-        if (found == 1)
-            close_file(&files[n]);
-        else
-            n++;
-        status = found < 0 ? -1 : 0;
-    }
-    if (status == 0 && n == 0)
-        status = fail(err, "%s: there is no edit to undo (no file ending in .undo beside it)", c->argument);
+    int status = find_journals(c, files, &n, err);
     if (status == 0)
-        status = (*undone = choose_step(files, n, err)) > 0 ? undo_files(files, *undone, err) : -1;
+        status = undo_step(files, n, undone, err);
     for (size_t i = 0; i < n; i++)
         close_file(&files[i]);
     free(files);
@@ -445,10 +455,9 @@ int edit_undo(const Checkpoint *c, size_t *undone, char err[512])
 bool edit_pending(const char *path, char sentence[512])
 {
     char *whole = realpath(path, NULL), unused[512];
-    Journal j = {.part_fd = -1};
-    JournalHead h;
-    bool pending = whole && journal_init(&j, whole, unused) == 0 && journal_read_head(&j, &h, unused) == 0 &&
-                   h.state == JOURNAL_CHANGING;
+    Journal j = {0};
+    bool pending = whole && journal_init(&j, whole, unused) == 0 && journal_read_head(&j, unused) == 0 &&
+                   j.head.state == JOURNAL_CHANGING;
     int fd = pending ? open(whole, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     if (fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         fail(sentence, "%s is being edited by another process", path);

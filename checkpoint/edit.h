@@ -1,7 +1,7 @@
-/* Changes bytes of checkpoint files in place, so that nothing is lost whatever happens.
+/* Changing bytes of checkpoint files in place, so that nothing is lost whatever happens.
  *
- * A file is changed by one process at a time, which holds its lock (flock). Beside FILE its journal FILE.undo is
- * left (journal.h), with which the last edit can be undone, and an edit that was cut off must be.
+ * A file is changed by one process at a time, which holds its lock (flock). The journal FILE.undo (journal.h) stays
+ * beside FILE: with it the last edit can be undone, and one that was cut off must be.
  */
 #ifndef CHECKPOINT_EDIT_H
 #define CHECKPOINT_EDIT_H
@@ -11,36 +11,36 @@
 
 typedef struct EditFile EditFile;
 
-/* One step: changes of any number of files that come about together or not at all. */
+/* One step: changes of any number of files, which all come about or none does. */
 typedef struct {
     bool dry; /* only count */
     uint64_t step;
     EditFile *files;
     size_t n_files;
-    uint64_t ranges, bytes; /* that differ, so far; neighbouring ranges are taken together */
+    uint64_t ranges, bytes; /* that differ, so far; adjacent ranges count as one */
     uint64_t end;           /* of the last range */
     const SafetensorsFile *end_of;
 } Edit;
 
-/* Locks the files that hold the n tensors; with dry nothing is locked or written. Refused if a file is read-only,
- * being edited, was replaced since it was opened, or has the journal of an interrupted edit. The files must be
- * mapped, not read into memory, and outlive e. */
+/* Lock the files that hold the n tensors; with dry nothing is locked or written. Refused if a file is read-only, is
+ * being edited, was replaced since it was opened, or has the journal of an interrupted edit. The files must be mapped,
+ * not read into memory, and outlive e. */
 int edit_begin(Edit *e, const SafetensorsTensor *const *tensors, size_t n, bool dry, char err[512]);
-/* Notes that bytes offset .. offset + n - 1 of the tensor shall become `bytes`. Only what differs goes into the
+/* Note that bytes offset .. offset + n - 1 of the tensor are to become `bytes`. Only what differs goes into the
  * journal. */
 int edit_bytes(Edit *e, const SafetensorsTensor *t, uint64_t offset, const unsigned char *bytes, size_t n,
                char err[512]);
-/* The next range [*begin, *end) from *end on where a[n] and b[n] differ, short equal stretches inside it included.
- * False: none. */
-bool edit_next_change(const unsigned char *a, const unsigned char *b, size_t n, size_t *begin, size_t *end);
-/* Makes the changes, reads them back. On failure the old bytes are there again, or err says that the journal has to
- * put them back. */
+/* Make the changes and read them back. After a failure the old bytes are there again, or err says that the journal has
+ * to put them back. */
 int edit_commit(Edit *e, char err[512]);
-/* Unlocks; without a commit nothing has happened. Safe on a zeroed struct. */
+/* Unlock the files; without a commit nothing has happened. Safe on a zeroed struct. */
 void edit_end(Edit *e);
 
-/* Puts back what was before the last step, complete or interrupted, in all files of c that it changed: *undone of
- * them. */
+/* Find the next range [*begin, *end), from *end on, where a[n] and b[n] differ. It may include a few bytes that are
+ * equal. False if there is none. */
+bool edit_next_change(const unsigned char *a, const unsigned char *b, size_t n, size_t *begin, size_t *end);
+
+/* Undo the last step, complete or interrupted, in all files of c that it changed: *undone of them. */
 int edit_undo(const Checkpoint *c, size_t *undone, char err[512]);
 
 /* True, with a sentence about it, if an edit of the file was interrupted or is going on. */

@@ -1,74 +1,76 @@
-/* The journal of an edit of one file, FILE.undo: the bytes before and after. It is whole and on disk before the
- * first byte of FILE changes, and tells whether the edit was completed:
+/* The journal of an edit of one file, FILE.undo: the bytes before and after. It is complete and on disk before the
+ * first byte of FILE changes, and tells whether the edit was completed. It is a JournalHead and then the records, each
  *
- *     8   "RUNUNDO1"
- *     8   state: 1 while FILE is being changed, 2 when all of it is written and was read back
- *     8   the step's number: files that were changed together have the same
- *     8   how many files the step changed
- *     8   bytes of FILE
- *     32  SHA-256 of FILE's header with its length
- *     8   bytes of the records
- *     32  SHA-256 of the records
- *     32  SHA-256 of the 96 bytes above from the step's number on
- *         the records: offset in FILE (8), length (4), period (4), the length bytes before, then period bytes: byte i
- *         afterwards is number i mod period of these
+ *     8         where in FILE
+ *     4         length: bytes that change
+ *     4         period
+ *     length    the bytes before
+ *     period    bytes that, repeated, are the bytes after
  *
- * All numbers little-endian. The journal is written as FILE.undo.part; an earlier one waits as FILE.undo.old until
+ * with all numbers little-endian. The journal is written as FILE.undo.part; an earlier one waits as FILE.undo.old until
  * the edit is complete.
  */
 #ifndef CHECKPOINT_JOURNAL_H
 #define CHECKPOINT_JOURNAL_H
 
 #include "base/base.h"
+#include "base/file.h"
 #include "base/sha256.h"
 
 #include <sys/types.h>
 
-#define JOURNAL_MOST ((size_t)1 << 20) /* bytes of one record */
+#define JOURNAL_MOST FILE_BUFFER /* bytes of one record */
 enum { JOURNAL_CHANGING = 1, JOURNAL_DONE = 2 };
 
+/* As it is on disk: 144 bytes, little-endian like the machine. */
 typedef struct {
-    uint64_t state, step, files, size, records_bytes;
-    unsigned char header_hash[32], records_hash[32];
+    char magic[8];  /* "RUNUNDO1" */
+    uint64_t state; /* JOURNAL_CHANGING while FILE is being changed, JOURNAL_DONE when all of it was read back */
+    uint64_t step;  /* files that were changed together have the same */
+    uint64_t files; /* that the step changed */
+    uint64_t size;  /* of FILE */
+    unsigned char header_hash[32]; /* SHA-256 of FILE's header with its length */
+    uint64_t records_bytes;
+    unsigned char records_hash[32]; /* SHA-256 of the records */
+    unsigned char hash[32];         /* SHA-256 of the 96 bytes from `step` on */
 } JournalHead;
 
 typedef struct {
     char *path, *part, *old; /* FILE.undo, FILE.undo.part, FILE.undo.old */
-    int part_fd;
-    unsigned char *buffer; /* what is not yet written to part_fd */
-    size_t buffered;
-    uint64_t records_bytes;
+    JournalHead head;        /* as it was read, or as it will be written */
+    FileBuffer records;      /* on their way to FILE.undo.part, which is records.fd; -1: not begun */
     Sha256 records_hash;
     bool published; /* this step's journal has the name FILE.undo */
     bool kept_old;  /* an earlier one has become FILE.undo.old */
 } Journal;
 
 int journal_init(Journal *j, const char *file, char err[512]);
-void journal_end(Journal *j); /* removes a journal that was not published; safe on a zeroed struct */
+void journal_end(Journal *j); /* remove a journal that was not published; safe on a zeroed struct */
 
-/* An earlier journal that an edit, cut off, had put aside gets its name back. The file must be locked. */
+/* Give an earlier journal its name back, which an edit that was cut off had put aside. The file must be locked. */
 int journal_tidy(const Journal *j, char err[512]);
-/* 1: there is no journal. -1: it is none, or its head is damaged. */
-int journal_read_head(const Journal *j, JournalHead *h, char err[512]);
-int journal_check_records(const Journal *j, const JournalHead *h, char err[512]); /* their SHA-256 */
+/* Read the head. Returns 1 if there is no journal, -1 if the file is something else or its head is damaged. */
+int journal_read_head(Journal *j, char err[512]);
 
-/* Writing one: records, then the head (its state and hash of the records are filled in), then the name. */
+/* Write a journal: records, then the head (the caller has filled in step, files, size and header_hash), then the
+ * name. */
 int journal_put(Journal *j, uint64_t offset, const unsigned char *before, const unsigned char *after, size_t n,
                 mode_t mode, char err[512]);
-int journal_finish(Journal *j, JournalHead *h, char err[512]);
+int journal_finish(Journal *j, char err[512]);
 int journal_publish(Journal *j, char err[512]);
-int journal_set_state(const Journal *j, uint64_t state, char err[512]);
-int journal_withdraw(Journal *j, char err[512]); /* FILE is as it was: the journal goes, an earlier one comes back */
-void journal_forget_old(Journal *j);             /* the edit is complete */
+int journal_set_state(Journal *j, uint64_t state, char err[512]);
+int journal_withdraw(Journal *j, char err[512]); /* FILE is as it was: remove the journal, bring an earlier one back */
+void journal_forget_old(Journal *j);             /* the edit is complete: remove the earlier journal */
 
 typedef struct {
     uint64_t offset;
-    size_t length, period;
-    unsigned char *before, *after; /* [length], after is written out */
+    size_t length;
+    unsigned char *before, *after; /* [length] */
     unsigned char *now;            /* [length] scratch */
 } JournalRecord;
 typedef int JournalVisit(void *context, const JournalRecord *r, char err[512]);
-/* Goes through the records in order until one of the calls is not 0. */
+/* Visit the records in order, until one of the calls returns -1; with visit NULL only check their SHA-256. The head
+ * must have been read or written. */
 int journal_visit(const Journal *j, JournalVisit *visit, void *context, char err[512]);
 
 #endif

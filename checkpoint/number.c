@@ -1,15 +1,13 @@
-/* The encodings of numbers.
- *
- * A float of E exponent and M mantissa bits, from the most significant bit on: sign, exponent e, mantissa m. With the
+/* A float of E exponent and M mantissa bits, from the most significant bit on: sign, exponent e, mantissa m. With the
  * dtype's bias its value is
  *     (1 + m / 2^M) * 2^(e - bias)      if e > 0
  *     m / 2^M * 2^(1 - bias)            if e = 0: zero and the subnormal numbers
- * so that codes in ascending order are values in ascending order, and rounding up past the last mantissa carries
- * into the exponent by itself. The codes above the largest finite one are infinity and NaN, or only NaN.
+ * so that codes in ascending order are values in ascending order, and rounding up past the last mantissa carries into
+ * the exponent by itself. The codes above the largest finite one are infinity and NaN, or only NaN.
  *
- * What is computed is rounded once. A product or sum of doubles that is not exact is kept as the neighbouring double
- * whose last bit is 1 ("rounded to odd"): such a number lies on the same side of every midpoint of a shorter format
- * as the exact one.
+ * What is computed is rounded once. A product or sum that no double holds lies between two doubles, and is kept as the
+ * one whose last bit is 1 ("rounded to odd"): it lies on the same side of every midpoint of a shorter format as the
+ * exact number.
  */
 #include "checkpoint/number.h"
 
@@ -26,8 +24,8 @@
 
 typedef struct {
     int exponent_bits, mantissa_bits, bias;
-    uint64_t largest, infinity, nan; /* codes without their sign; infinity 0: there is none */
-    bool no_sign;                    /* E8M0: powers of two, no zero either */
+    uint64_t largest, infinity, nan; /* codes without their sign; infinity is 0 where the format has none */
+    bool no_sign;                    /* E8M0: only powers of two, and no zero */
     bool one_zero;                   /* FNUZ: the code of -0 is the NaN */
 } FloatFormat;
 
@@ -44,16 +42,16 @@ static const FloatFormat floats[DTYPE_COUNT] = {
     [DTYPE_F8_E5M2FNUZ] = {5, 2, 16, 0x7f, 0, 0x80, false, true},
 };
 
-bool dtype_is_float(Dtype dtype)
+bool number_is_float(Dtype dtype)
 {
     return floats[dtype].exponent_bits > 0;
 }
 
-bool dtype_float_layout(Dtype dtype, int *exponent_bits, int *mantissa_bits)
+bool number_float_layout(Dtype dtype, int *exponent_bits, int *mantissa_bits)
 {
     *exponent_bits = floats[dtype].exponent_bits;
     *mantissa_bits = floats[dtype].mantissa_bits;
-    return dtype_is_float(dtype);
+    return number_is_float(dtype);
 }
 
 static bool is_signed_integer(Dtype dtype)
@@ -61,30 +59,28 @@ static bool is_signed_integer(Dtype dtype)
     return dtype == DTYPE_I8 || dtype == DTYPE_I16 || dtype == DTYPE_I32 || dtype == DTYPE_I64;
 }
 
-size_t dtype_parts(Dtype dtype)
+size_t number_parts(Dtype dtype)
 {
     return dtype == DTYPE_C64 ? 2 : 1;
 }
 
-/* Bytes of a number; C64 is two of them. */
+/* Bytes of one number; a C64 has two. */
 static size_t part_bytes(Dtype dtype)
 {
-    return dtype_bits(dtype) / 8 / dtype_parts(dtype);
+    return dtype_bits(dtype) / 8 / number_parts(dtype);
 }
 
 static uint64_t read_code(Dtype dtype, const unsigned char *p)
 {
     uint64_t code = 0;
-    for (size_t i = part_bytes(dtype); i-- > 0;)
-        code = code << 8 | p[i];
+    memcpy(&code, p, part_bytes(dtype));
     return code;
 }
 
 static void write_code(Dtype dtype, unsigned char *p, uint64_t code)
 {
     memset(p, 0, dtype_bits(dtype) / 8);
-    for (size_t i = 0; i < part_bytes(dtype); i++)
-        p[i] = (unsigned char)(code >> 8 * i);
+    memcpy(p, &code, part_bytes(dtype));
 }
 
 /* ---- numbers from bits ------------------------------------------------------------------------------------------- */
@@ -94,8 +90,10 @@ static double float_from_code(const FloatFormat *f, size_t bits, uint64_t code)
     uint64_t sign = f->no_sign ? 0 : code >> (bits - 1), size = code - (sign << (bits - 1));
     uint64_t e = size >> f->mantissa_bits, m = size & ((UINT64_C(1) << f->mantissa_bits) - 1);
     double value;
-    if (size > f->largest || (f->one_zero && code == f->nan))
-        value = f->infinity && size == f->infinity ? (double)INFINITY : (double)NAN;
+    if (f->infinity && size == f->infinity)
+        value = (double)INFINITY;
+    else if (size > f->largest || (f->one_zero && code == f->nan))
+        value = (double)NAN;
     else if (e == 0 && f->mantissa_bits > 0)
         value = ldexp((double)m, 1 - f->bias - f->mantissa_bits);
     else
@@ -121,16 +119,16 @@ static Number number_from_whole(bool negative, uint64_t magnitude)
 Number number_read(Dtype dtype, const unsigned char *element)
 {
     uint64_t code = read_code(dtype, element), sign = UINT64_C(1) << (8 * part_bytes(dtype) - 1);
-    if (dtype_is_float(dtype)) {
+    if (number_is_float(dtype)) {
         double value = float_from_code(&floats[dtype], 8 * part_bytes(dtype), code);
         return number_from_double(value, value);
     }
     bool negative = is_signed_integer(dtype) && (code & sign);
-    return number_from_whole(negative,
-                             negative ? 2 * sign - code : code); /* 2 * sign may be 2^64, which is 0: as it should */
+    return number_from_whole(negative, negative ? 2 * sign - code : code); /* modulo 2^64, which 2 * sign may be */
 }
 
-static double odd_neighbour(double value, double error)
+/* Round value + error to odd, where value is the double nearest to it. */
+static double round_to_odd(double value, double error)
 {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -143,7 +141,7 @@ static double odd_neighbour(double value, double error)
     return value;
 }
 
-/* strtod() under a rounding mode; false unless all of the text is a number. */
+/* Do what strtod() does, in a rounding mode. False unless all of the text is a number. */
 static bool parse_rounded(const char *text, int mode, double *out)
 {
     char *end;
@@ -154,28 +152,37 @@ static bool parse_rounded(const char *text, int mode, double *out)
     return end != text && *end == '\0';
 }
 
+/* Read digits, which may be followed by zeros after a point, as a whole number of up to 64 bits. */
+static bool parse_whole(const char *digits, uint64_t *magnitude)
+{
+    const char *rest = digits + strspn(digits, "0123456789");
+    if (rest == digits)
+        return false;
+    errno = 0;
+    *magnitude = strtoull(digits, NULL, 10);
+    if (*rest == '.')
+        rest += 1 + strspn(rest + 1, "0");
+    return *rest == '\0' && errno == 0;
+}
+
 int number_parse(Number *n, const char *text, char err[512])
 {
-    const char *digits = text + (*text == '-' || *text == '+');
+    bool negative = *text == '-';
+    const char *digits = negative || *text == '+' ? text + 1 : text;
     double low, high, nearest;
-    errno = 0;
-    unsigned long long whole = *digits >= '0' && *digits <= '9' ? strtoull(digits, NULL, 10) : 0;
-    const char *rest = digits + strspn(digits, "0123456789");
-    if (rest > digits && *rest == '.')
-        rest += 1 + strspn(rest + 1, "0");
-    if (rest > digits && *rest == '\0' && errno == 0 && !(whole == 0 && *text == '-')) {
-        *n = number_from_whole(*text == '-', whole);
+    uint64_t whole;
+    if (parse_whole(digits, &whole) && !(whole == 0 && negative)) { /* -0 is a float */
+        *n = number_from_whole(negative, whole);
         return 0;
     }
     if (*text == ' ' || !parse_rounded(text, FE_TONEAREST, &nearest) || !parse_rounded(text, FE_DOWNWARD, &low) ||
         !parse_rounded(text, FE_UPWARD, &high))
-        return fail(err, "\"%.100s\" is no number", text);
+        return fail(err, "\"%.100s\" is not a number", text);
     if (isinf(nearest) && (*digits | 32) != 'i')
         return fail(err, "%.100s is beyond the largest double, 1.8e308", text);
     bool exact = low == high || isnan(nearest);
-    *n = number_from_double(nearest, exact            ? nearest
-                                     : low == nearest ? odd_neighbour(low, 1)
-                                                      : odd_neighbour(high, -1));
+    double odd = low == nearest ? round_to_odd(low, 1) : round_to_odd(high, -1);
+    *n = number_from_double(nearest, exact ? nearest : odd);
     n->whole = n->whole && exact;
     return 0;
 }
@@ -197,13 +204,13 @@ static int write_float(Dtype dtype, unsigned char *element, double value, char e
                     dtype_name(dtype));
     frexp(size, &exponent); /* size = [1/2, 1) * 2^exponent */
     int e = exponent - 1 + f->bias;
-    int quantum =
-        (e < 1 && f->mantissa_bits > 0 ? 1 : e) - f->bias - f->mantissa_bits; /* neighbours differ by 2^quantum */
+    bool subnormal = size == 0 || (e < 1 && f->mantissa_bits > 0);
+    int quantum = (subnormal ? 1 : e) - f->bias - f->mantissa_bits; /* neighbors differ by 2^quantum */
     if (isinf(size)) {
         code = f->infinity ? f->infinity : UINT64_MAX;
     } else {
-        code = (uint64_t)rint(ldexp(size, -quantum)); /* a subnormal's whole code; else it has the leading 1 */
-        if (size != 0 && (e >= 1 || f->mantissa_bits == 0))
+        code = (uint64_t)rint(ldexp(size, -quantum));
+        if (!subnormal) /* e takes the place of the leading 1 */
             code += ((uint64_t)e << f->mantissa_bits) - (UINT64_C(1) << f->mantissa_bits);
     }
     if (code > f->largest && !(isinf(size) && f->infinity))
@@ -215,9 +222,9 @@ static int write_float(Dtype dtype, unsigned char *element, double value, char e
 
 static int write_whole(Dtype dtype, unsigned char *element, const Number *n, char err[512])
 {
-    uint64_t half = UINT64_C(1) << (dtype_bits(dtype) - 1),
-             most = is_signed_integer(dtype) ? half - 1 : 2 * (half - 1) + 1;
-    uint64_t least = is_signed_integer(dtype) ? half : 0; /* how far below zero it reaches */
+    uint64_t half = UINT64_C(1) << (dtype_bits(dtype) - 1);
+    uint64_t most = is_signed_integer(dtype) ? half - 1 : 2 * (half - 1) + 1;
+    uint64_t least = is_signed_integer(dtype) ? half : 0; /* how far below zero the type reaches */
     if (dtype == DTYPE_BOOL)
         most = 1;
     if (isinf(n->value) || (!n->whole && fabs(n->value) >= 0x1p64))
@@ -236,7 +243,7 @@ static int write_whole(Dtype dtype, unsigned char *element, const Number *n, cha
 
 int number_write(Dtype dtype, unsigned char *element, const Number *n, char err[512])
 {
-    if (dtype_is_float(dtype))
+    if (number_is_float(dtype))
         return write_float(dtype, element, dtype == DTYPE_F64 ? n->value : n->odd, err);
     return write_whole(dtype, element, n, err);
 }
@@ -254,10 +261,10 @@ static Number real_result(NumberOperation operation, double x, double v)
         double v_part = result - x; /* what of v arrived in the sum */
         error = (x - (result - v_part)) + (v - v_part);
     }
-    return number_from_double(result, odd_neighbour(result, error));
+    return number_from_double(result, round_to_odd(result, error));
 }
 
-/* x * v of whole x: with v = odd * 2^e it is whole if 2^-e divides x, and then exact. */
+/* Multiply a whole x by v = odd * 2^e. That is whole, and computed exactly, if e >= 0 or 2^-e divides x. */
 static bool whole_product(uint64_t x, double v, uint64_t *product)
 {
     int e;
@@ -287,7 +294,7 @@ static bool whole_sum(const Number *a, const Number *b, bool *negative, uint64_t
     return true;
 }
 
-/* Of integers: exact where the result is whole; else a number that number_write() refuses with its value. */
+/* What an operation makes of an integer: exact where the result is whole, else a number that number_write() refuses. */
 static Number whole_result(NumberOperation operation, const Number *x, const Number *v)
 {
     bool negative = x->negative != v->negative;
@@ -312,7 +319,7 @@ static int apply_to_part(Dtype dtype, NumberOperation operation, const Number *v
     if (operation != NUMBER_SET && dtype == DTYPE_BOOL)
         return fail(err, "BOOL has no arithmetic");
     if (operation != NUMBER_SET)
-        result = dtype_is_float(dtype) ? real_result(operation, x.value, v->value) : whole_result(operation, &x, v);
+        result = number_is_float(dtype) ? real_result(operation, x.value, v->value) : whole_result(operation, &x, v);
     if (isinf(result.value) && isfinite(x.value) && isfinite(v->value))
         return fail(err, "the result is beyond the largest double");
     return number_write(format, part, &result, err);
@@ -341,55 +348,50 @@ static void decode_small(Dtype dtype, const unsigned char *in, size_t n, double 
         out[i] = table[in[i]];
 }
 
-#define DECODE_AS(type)                                                                                                \
-    for (size_t i = 0; i < n; i++) {                                                                                   \
-        type number;                                                                                                   \
-        memcpy(&number, in + i * sizeof number, sizeof number);                                                        \
-        out[i] = (double)number;                                                                                       \
-    }                                                                                                                  \
-    break
+/* The case of a dtype whose numbers are as C's. */
+#define DECODE(dtype, type)                                                                                            \
+    case dtype:                                                                                                        \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            type number;                                                                                               \
+            memcpy(&number, in + i * sizeof number, sizeof number);                                                    \
+            out[i] = (double)number;                                                                                   \
+        }                                                                                                              \
+        break
 
-void numbers_decode(Dtype dtype, const unsigned char *in, size_t n, double *out)
+void number_decode(Dtype dtype, const unsigned char *in, size_t n, double *out)
 {
     float block[512];
     switch (dtype) {
     case DTYPE_BF16:
     case DTYPE_F16:
         for (size_t done = 0, m; done < n; done += m) {
-            m = n - done < 512 ? n - done : 512;
+            m = MIN(n - done, COUNT_OF(block));
             (dtype == DTYPE_BF16 ? convert_bf16 : convert_f16)(block, in + 2 * done, m);
             for (size_t i = 0; i < m; i++)
                 out[done + i] = (double)block[i];
         }
         break;
     case DTYPE_C64:
-        n *= 2; /* fall through */
-    case DTYPE_F32:
-        DECODE_AS(float);
-    case DTYPE_F64:
-        memcpy(out, in, n * sizeof *out);
+        number_decode(DTYPE_F32, in, 2 * n, out);
         break;
-    case DTYPE_I16:
-        DECODE_AS(int16_t);
-    case DTYPE_U16:
-        DECODE_AS(uint16_t);
-    case DTYPE_I32:
-        DECODE_AS(int32_t);
-    case DTYPE_U32:
-        DECODE_AS(uint32_t);
-    case DTYPE_I64:
-        DECODE_AS(int64_t);
-    case DTYPE_U64:
-        DECODE_AS(uint64_t);
+        DECODE(DTYPE_F32, float);
+        DECODE(DTYPE_F64, double);
+        DECODE(DTYPE_I16, int16_t);
+        DECODE(DTYPE_U16, uint16_t);
+        DECODE(DTYPE_I32, int32_t);
+        DECODE(DTYPE_U32, uint32_t);
+        DECODE(DTYPE_I64, int64_t);
+        DECODE(DTYPE_U64, uint64_t);
     default: /* a byte each */
         decode_small(dtype, in, n, out);
     }
 }
 
-/* 17 digits tell every double, 9 every float, and %g leaves zeros at the end away. */
+/* Print the fewest digits that read back the same. 17 tell every double, 9 every float. */
 static void real_text(double value, bool is_double, char out[28])
 {
-    for (int digits = is_double ? 15 : 6; digits <= (is_double ? 17 : 9); digits++) {
+    int most = is_double ? 17 : 9;
+    for (int digits = is_double ? 15 : 6; digits <= most; digits++) {
         snprintf(out, 28, "%.*g", digits, isnan(value) ? fabs(value) : value); /* not "-nan" */
         if (is_double ? strtod(out, NULL) == value : strtof(out, NULL) == (float)value)
             break;
@@ -401,7 +403,7 @@ const char *number_text(Dtype dtype, const unsigned char *element, char out[64])
     Number n = number_read(dtype, element);
     if (dtype == DTYPE_BOOL) {
         snprintf(out, 64, n.magnitude ? "true" : "false");
-    } else if (!dtype_is_float(dtype)) {
+    } else if (!number_is_float(dtype)) {
         snprintf(out, 64, "%s%" PRIu64, n.negative ? "-" : "", n.magnitude);
     } else if (dtype == DTYPE_C64) {
         char real[28], imaginary[28];

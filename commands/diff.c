@@ -2,7 +2,7 @@
 #include "base/threads.h"
 #include "checkpoint/number.h"
 #include "checkpoint/patch.h"
-#include "checkpoint/shards.h"
+#include "checkpoint/tensor.h"
 #include "commands/model.h"
 #include "commands/options.h"
 #include "commands/output.h"
@@ -116,7 +116,7 @@ static uint64_t set_aside(double *a, double *b, size_t n)
 /* Add to the number of elements that changed, and find the first with the largest |b - a|. */
 static void add_changes(Difference *total, const Comparison *c, size_t at, size_t n, const double *a, const double *b)
 {
-    size_t parts = dtype_parts(c->a->dtype), size = dtype_bits(c->a->dtype) / 8;
+    size_t parts = number_parts(c->a->dtype), size = dtype_bits(c->a->dtype) / 8;
     bool by_bytes = c->a->dtype == c->b->dtype;
     const unsigned char *x = safetensors_data(c->a) + at * size, *y = safetensors_data(c->b) + at * size;
     for (size_t i = 0; i < n * parts; i++) {
@@ -136,15 +136,15 @@ static void compare_numbers(void *context, size_t begin, size_t end, int thread)
     const Comparison *c = context;
     double a[2 * BLOCK], b[2 * BLOCK];
     size_t size_a = dtype_bits(c->a->dtype) / 8, size_b = dtype_bits(c->b->dtype) / 8, n;
-    size_t parts = dtype_parts(c->a->dtype);
+    size_t parts = number_parts(c->a->dtype);
     bool same_type = c->a->dtype == c->b->dtype;
     Difference *d = &c->tasks[begin / CHUNK];
     (void)thread;
     for (size_t at = begin; at < end; at += n) {
         n = MIN(end - at, BLOCK);
         const unsigned char *x = safetensors_data(c->a) + at * size_a, *y = safetensors_data(c->b) + at * size_b;
-        numbers_decode(c->a->dtype, x, n, a);
-        numbers_decode(c->b->dtype, y, n, b);
+        number_decode(c->a->dtype, x, n, a);
+        number_decode(c->b->dtype, y, n, b);
         uint64_t infinite = set_aside(a, b, n * parts);
         d->elements += n;
         if (!same_type || memcmp(x, y, n * size_a) != 0) {
@@ -195,7 +195,7 @@ static double mean(const Difference *d)
 static void compare_pair(Pair *p)
 {
     const SafetensorsTensor *a = p->a, *b = &p->b;
-    if (a->rank != b->rank || memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) != 0) {
+    if (!tensor_same_shape(a, b)) {
         p->status = RESHAPED;
         return;
     }
@@ -203,7 +203,7 @@ static void compare_pair(Pair *p)
         return;
     p->status = a->dtype == b->dtype ? CHANGED : RETYPED;
     p->compared =
-        dtype_bits(a->dtype) >= 8 && dtype_bits(b->dtype) >= 8 && dtype_parts(a->dtype) == dtype_parts(b->dtype);
+        dtype_bits(a->dtype) >= 8 && dtype_bits(b->dtype) >= 8 && number_parts(a->dtype) == number_parts(b->dtype);
     if (p->compared)
         p->difference = difference_of(a, b);
 }

@@ -1,6 +1,7 @@
 /* run edit: changes numbers of a checkpoint in place. checkpoint/edit.c makes sure that nothing is lost. */
 #include "base/threads.h"
 #include "checkpoint/edit.h"
+#include "checkpoint/mask.h"
 #include "checkpoint/number.h"
 #include "checkpoint/patch.h"
 #include "commands/model.h"

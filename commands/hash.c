@@ -8,7 +8,7 @@
  */
 #include "base/sha256.h"
 #include "base/threads.h"
-#include "checkpoint/patch.h"
+#include "checkpoint/fingerprint.h"
 #include "commands/input.h"
 #include "commands/model.h"
 #include "commands/options.h"
@@ -70,7 +70,7 @@ static void free_hashes(Hashes *h)
 static void model_fingerprint(const Hashes *h, char hex[65])
 {
     char err[512];
-    die_if(tensors_fingerprint(h->entries, h->n_tensors, (const Digest *)h->tensors, hex, err), err);
+    die_if(fingerprint_of(h->checkpoint, (const Digest *)h->tensors, hex, err), err);
 }
 
 /* ---- printing ---------------------------------------------------------------------------------------------------- */

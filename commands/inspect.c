@@ -5,7 +5,9 @@
 #include <stdlib.h>
 
 #include "base/threads.h"
+#include "checkpoint/npy.h"
 #include "checkpoint/number.h"
+#include "checkpoint/statistics.h"
 #include "commands/model.h"
 #include "commands/options.h"
 #include "commands/output.h"
@@ -192,21 +194,21 @@ static void write_values(const Slice *s)
 
 /* ---- statistics -------------------------------------------------------------------------------------------------- */
 
-static SliceStats stats_of(const Slice *s)
+static Statistics stats_of(const Slice *s)
 {
-    SliceStats stats;
+    Statistics stats;
     char err[512];
-    die_if(slice_stats(s, &stats, err), err);
+    die_if(statistics_compute(s, &stats, err), err);
     return stats;
 }
 
-static void histogram_of(const Slice *s, const SliceStats *stats, uint64_t bins[BINS])
+static void histogram_of(const Slice *s, const Statistics *stats, uint64_t bins[BINS])
 {
     char err[512];
-    die_if(slice_histogram(s, stats->min, stats->max, bins, BINS, err), err);
+    die_if(statistics_histogram(s, stats->min, stats->max, bins, BINS, err), err);
 }
 
-static void print_histogram(const Slice *s, const SliceStats *stats)
+static void print_histogram(const Slice *s, const Statistics *stats)
 {
     uint64_t bins[BINS], most = 1;
     histogram_of(s, stats, bins);
@@ -226,7 +228,7 @@ static void print_extreme(const char *what, const Slice *s, double value)
 {
     uint64_t position;
     char err[512];
-    die_if(slice_place(s, value, &position, err), err);
+    die_if(statistics_find(s, value, &position, err), err);
     printf("%-6s %.9g at ", what, value);
     print_index(stdout, s->tensor, model_slice_element(s, position));
     putchar('\n');
@@ -234,7 +236,7 @@ static void print_extreme(const char *what, const Slice *s, double value)
 
 static void print_stats(const Slice *s)
 {
-    SliceStats stats = stats_of(s);
+    Statistics stats = stats_of(s);
     printf("count  %" PRIu64 "   zero %" PRIu64 "   NaN %" PRIu64 "   +inf %" PRIu64 "   -inf %" PRIu64 "\n",
            stats.count, stats.zero, stats.nan, stats.plus_inf, stats.minus_inf);
     if (isnan(stats.mean))
@@ -246,7 +248,7 @@ static void print_stats(const Slice *s)
         print_histogram(s, &stats);
 }
 
-static void write_stats(const SliceStats *stats)
+static void write_stats(const Statistics *stats)
 {
     printf("{\"count\":%" PRIu64 ",\"nan\":%" PRIu64 ",\"plus_inf\":%" PRIu64 ",\"minus_inf\":%" PRIu64
            ",\"zero\":%" PRIu64,
@@ -258,7 +260,7 @@ static void write_stats(const SliceStats *stats)
     putchar('}');
 }
 
-static void write_histogram(const Slice *s, const SliceStats *stats)
+static void write_histogram(const Slice *s, const Statistics *stats)
 {
     uint64_t bins[BINS];
     histogram_of(s, stats, bins);
@@ -269,7 +271,7 @@ static void write_histogram(const Slice *s, const SliceStats *stats)
 }
 
 /* The statistics of a whole tensor; false if its numbers are smaller than a byte. */
-static bool tensor_stats(const SafetensorsTensor *t, SliceStats *stats)
+static bool tensor_stats(const SafetensorsTensor *t, Statistics *stats)
 {
     Slice s;
     if (dtype_bits(t->dtype) < 8)
@@ -283,7 +285,7 @@ static bool tensor_stats(const SafetensorsTensor *t, SliceStats *stats)
 /* A line of the table of all tensors. Returns whether there are numbers that are not finite. */
 static bool print_stats_line(const SafetensorsTensor *t)
 {
-    SliceStats stats = {0};
+    Statistics stats = {0};
     bool known = tensor_stats(t, &stats);
     uint64_t infinite = stats.plus_inf + stats.minus_inf;
     if (known)
@@ -299,7 +301,7 @@ static bool print_stats_line(const SafetensorsTensor *t)
 
 static void write_stats_line(const SafetensorsTensor *t, bool first)
 {
-    SliceStats stats;
+    Statistics stats;
     write_tensor(first ? "\n{" : ",\n{", t);
     printf(",\"stats\":");
     if (tensor_stats(t, &stats))
@@ -351,7 +353,7 @@ static void write_one_tensor(const Slice *s, const Inspection *what)
     shape_print(stdout, shape, slice_rank(s));
     free(shape);
     if (what->stats) {
-        SliceStats stats = stats_of(s);
+        Statistics stats = stats_of(s);
         printf(",\"stats\":");
         write_stats(&stats);
         if (stats.max > stats.min)
@@ -370,7 +372,7 @@ static void write_npy(const Checkpoint *c, const Slice *s, const char *path)
     if (model_has_file(c, path))
         die(EXIT_FAILED, "--npy: %s is a file of the model itself", path);
     die_if(out_open(&out, path, err), err);
-    die_if(slice_write_npy(s, out.stream, err), err);
+    die_if(npy_write(s, out.stream, err), err);
     die_if(out_commit(&out, err), err);
 }
 
@@ -417,7 +419,7 @@ static const SafetensorsTensor *tensor_at(const SafetensorsFile *st, uint64_t of
 /* Has an element an exponent? *exponent and *mantissa are then how many bits these have. */
 static bool has_exponent(const SafetensorsTensor *t, int *exponent, int *mantissa)
 {
-    return dtype_float_layout(t->dtype, exponent, mantissa) && t->dtype != DTYPE_C64;
+    return number_float_layout(t->dtype, exponent, mantissa) && t->dtype != DTYPE_C64;
 }
 
 /* The bits of an element, with spaces between sign, exponent and mantissa, or between bytes. */

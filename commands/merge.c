@@ -1,5 +1,5 @@
 /* run merge: write all tensors of a sharded model as one file. */
-#include "checkpoint/shards.h"
+#include "checkpoint/split.h"
 #include "commands/model.h"
 #include "commands/options.h"
 #include "commands/terminal.h"
@@ -43,7 +43,7 @@ int cmd_merge(int argc, char **argv)
         warn("the shards' metadata differ: of a key with several values the first shard's is taken");
     Progress p = {.what = "copying", .total = model_bytes(&c)};
     prepare_writing();
-    die_if(shards_merge(&c, argv[2], tell_progress, &p, err), err);
+    die_if(split_merge(&c, argv[2], tell_progress, &p, err), err);
     progress_end();
     model_print_written(&c, "file", argv[2], 1);
     checkpoint_close(&c);

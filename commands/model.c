@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "checkpoint/edit.h"
+#include "checkpoint/locate.h"
 #include "commands/options.h"
 #include "commands/output.h"
 #include "commands/terminal.h"
@@ -21,7 +22,7 @@ static char *model_path(const char *model)
         usage_error("the model's path is empty");
     if (model)
         return xstrdup(model);
-    char *path = checkpoint_default(&is_demo, err);
+    char *path = locate_default(&is_demo, err);
     die_if(!path, err);
     if (is_demo)
         notice("using the demo model, %s; ./download.sh fetches Qwen2.5-0.5B-Instruct", path);
@@ -45,7 +46,7 @@ Tokenizer *model_tokenizer(void)
     struct stat st;
     bool is_file = !stat(path, &st) && S_ISREG(st.st_mode); /* a tokenizer.json by any name */
     if (!is_file || !text_ends_with(path, ".json") || text_ends_with(path, ".index.json")) {
-        char *directory = checkpoint_directory(path, err);
+        char *directory = locate_folder(path, err);
         die_if(!directory, err);
         free(path);
         path = directory;

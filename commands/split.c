@@ -1,5 +1,5 @@
 /* run split: write a model as shards with an index. */
-#include "checkpoint/shards.h"
+#include "checkpoint/split.h"
 #include "commands/model.h"
 #include "commands/options.h"
 #include "commands/terminal.h"
@@ -31,7 +31,7 @@ int cmd_split(int argc, char **argv)
     model_open(&c, argv[1]);
     Progress p = {.what = "copying", .total = model_bytes(&c)};
     prepare_writing();
-    die_if(shards_split(&c, argv[2], by_layer ? 0 : most, tell_progress, &p, &shards, err), err);
+    die_if(split_model(&c, argv[2], by_layer ? 0 : most, tell_progress, &p, &shards, err), err);
     progress_end();
     model_print_written(&c, "directory", argv[2], shards);
     checkpoint_close(&c);

@@ -17,8 +17,9 @@
 #include "checkpoint/config.h"
 #include "checkpoint/edit.h"
 #include "checkpoint/patch.h"
-#include "checkpoint/shards.h"
 #include "checkpoint/slice.h"
+#include "checkpoint/split.h"
+#include "checkpoint/statistics.h"
 #include "checkpoint/weights.h"
 #include "generate/config.h"
 #include "generate/generate.h"
@@ -178,16 +179,16 @@ static int do_slice(char err[512])
 {
     SafetensorsTensor t;
     Slice s = {0};
-    SliceStats stats;
+    Statistics stats;
     uint64_t bins[4];
     unsigned char bytes[16];
     int status = safetensors_find(&demo, "model.embed_tokens.weight", &t);
     if (status == 0)
         status = slice_parse(&s, "1:3,::-2", &t, err);
     if (status == 0)
-        status = slice_stats(&s, &stats, err);
+        status = statistics_compute(&s, &stats, err);
     if (status == 0)
-        status = slice_histogram(&s, -1, 1, bins, 4, err);
+        status = statistics_histogram(&s, -1, 1, bins, 4, err);
     if (status == 0)
         status = slice_gather(&s, 1, 4, bytes, err);
     slice_free(&s);
@@ -207,7 +208,7 @@ static int do_merge(char err[512])
     int status = checkpoint_open(&c, DEMO, false, err);
     if (status != 0)
         return -1;
-    status = shards_merge(&c, path, NULL, NULL, err);
+    status = split_merge(&c, path, NULL, NULL, err);
     checkpoint_close(&c);
     if (status != 0)
         check(access(path, F_OK) != 0, "a half-written file has its name");
@@ -232,7 +233,7 @@ static int do_split(char err[512])
     int status = checkpoint_open(&c, DEMO, false, err);
     if (status != 0)
         return -1;
-    status = shards_split(&c, path, 1000000, NULL, NULL, &shards, err);
+    status = split_model(&c, path, 1000000, NULL, NULL, &shards, err);
     checkpoint_close(&c);
     check(status == 0 || access(path, F_OK) != 0, "a failed split left %s", path);
     long counted = calls;
@@ -369,7 +370,7 @@ static void prepare(void)
     }
     model.config = config;
     path_of(path, "edited.safetensors");
-    check(shards_merge(&c, path, NULL, NULL, err) == 0, "%s", err);
+    check(split_merge(&c, path, NULL, NULL, err) == 0, "%s", err);
     checkpoint_close(&c);
 }
 

@@ -20,9 +20,12 @@
 #include "checkpoint/config.h"
 #include "checkpoint/edit.h"
 #include "checkpoint/journal.h"
+#include "checkpoint/mask.h"
+#include "checkpoint/npy.h"
 #include "checkpoint/number.h"
 #include "checkpoint/patch.h"
 #include "checkpoint/slice.h"
+#include "checkpoint/statistics.h"
 #include "checkpoint/weights.h"
 #include "commands/info.c"
 #include "commands/sampling.h"
@@ -178,17 +181,17 @@ static void walk_slices(const SafetensorsTensor *t)
     unsigned char element[8];
     for (size_t i = 0; i < sizeof specs / sizeof *specs && t->elements <= 1 << 16; i++) {
         Slice s = {0};
-        SliceStats stats;
+        Statistics stats;
         uint64_t bins[5], at;
         if (slice_parse(&s, specs[i], t, err) == 0) {
             demand(s.elements <= t->elements);
-            if (slice_stats(&s, &stats, err) == 0)
+            if (statistics_compute(&s, &stats, err) == 0)
                 demand(stats.nan + stats.plus_inf + stats.minus_inf <= stats.count);
-            slice_place(&s, 1.0, &at, err);
-            slice_histogram(&s, -1, 1, bins, 5, err);
+            statistics_find(&s, 1.0, &at, err);
+            statistics_histogram(&s, -1, 1, bins, 5, err);
             if (s.elements)
                 demand(slice_gather(&s, s.elements - 1, 1, element, err) == 0);
-            slice_write_npy(&s, stdout, err);
+            npy_write(&s, stdout, err);
         }
         slice_free(&s);
     }
@@ -231,7 +234,6 @@ static void fuzz_safetensors(const unsigned char *bytes, size_t n)
     } else {
         demand(strlen(err) > 0);
     }
-    checkpoint_describe_wrong_file(bytes, n, n);
 }
 
 /* An index over the files x.safetensors and y.safetensors. */

@@ -1,5 +1,5 @@
-/* checkpoint.c: what a model argument means, shards and their index, the Hugging Face cache, the default model, and
- * what is said of files that are something else. */
+/* Opening a checkpoint: what a model argument means, shards and their index, the Hugging Face cache, the default model,
+ * and what is said of files that are something else. */
 #include "base/base.h"
 
 #include <fcntl.h>
@@ -10,7 +10,8 @@
 
 #include "check.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/shards.h"
+#include "checkpoint/locate.h"
+#include "checkpoint/split.h"
 #include "checkpoint/weights.h"
 
 static char root[256], home[4096]; /* a fresh folder; the working directory at the start */
@@ -114,7 +115,7 @@ static void opens(const char *model, const char *tensors, const char *directory,
         }
         checkpoint_close(&c);
         checkpoint_close(&c);
-        char *folder = checkpoint_directory(model, err);
+        char *folder = locate_folder(model, err);
         check(folder && strcmp(folder, directory) == 0, "%s: folder %s", model, folder ? folder : err);
         free(folder);
     }
@@ -166,8 +167,8 @@ static void test_arguments(void)
     refuses("/dev/null", "is not a regular file");
     refuses("-", "./download.sh");
     char err[512];
-    check(!checkpoint_directory(at("nothing"), err) && strstr(err, "No such file"), "%s", err);
-    char *folder = checkpoint_directory("/dev/null", err);
+    check(!locate_folder(at("nothing"), err) && strstr(err, "No such file"), "%s", err);
+    char *folder = locate_folder("/dev/null", err);
     check(folder && strcmp(folder, "/dev") == 0, "folder of /dev/null");
     free(folder);
 }
@@ -295,11 +296,11 @@ static void test_bad_indexes(void)
 {
     make_folders(at("bad"));
     put_index("bad", "{}");
-    refuses(at("bad"), "is no index of shards: it must have a \"weight_map\"");
+    refuses(at("bad"), "is not an index of shards: it must have a \"weight_map\"");
     put_index("bad", "[]");
-    refuses(at("bad"), "is no index of shards");
+    refuses(at("bad"), "is not an index of shards");
     put_index("bad", "null");
-    refuses(at("bad"), "is no index of shards");
+    refuses(at("bad"), "is not an index of shards");
     put_index("bad", "{\"a\":1}");
     refuses(at("bad"), "weight_map must give every tensor the name of a file");
     put_index("bad", "{\"a\":null}");
@@ -307,13 +308,13 @@ static void test_bad_indexes(void)
     put_index("bad", "{\"a\":\"x\",}");
     refuses(at("bad"), "model.safetensors.index.json is not valid JSON: byte ");
     put_text(at("bad/model.safetensors.index.json"), "[]");
-    refuses(at("bad"), "is no index of shards");
+    refuses(at("bad"), "is not an index of shards");
     put_text(at("bad/model.safetensors.index.json"), "");
     refuses(at("bad"), "is not valid JSON");
     put_text(at("bad/model.safetensors.index.json"), "Entry not found");
     refuses(at("bad"), "is not valid JSON");
     put_text(at("bad/config.json"), "{\"hidden_size\":4}");
-    refuses(at("bad/config.json"), "config.json is no index of shards");
+    refuses(at("bad/config.json"), "config.json is not an index of shards");
     char map[12000] = "{";
     size_t used = 1;
     for (int i = 0; i < 600; i++)
@@ -430,11 +431,11 @@ static void test_wrong_files(void)
         {B("Invalid rev id: main"), "is \"Invalid rev id\", a server's message"},
         {B("Invalid username or password."), "a server's message"},
         {B("Access to model X is restricted. You must have access"), "a server's message"},
-        {B("{\"error\":\"Invalid username or password.\"}"), "is a JSON text, most likely a server's message"},
+        {B("{\"error\":\"Invalid username or password.\"}"), "is JSON, most likely a server's message"},
         {B("{\"metadata\":{},\"weight_map\":{\"a\":\"b\"}}"),
          "is an index of shards; its name should end in .index.json"},
         {B("<?xml version=\"1.0\"?><Error><Code>AccessDenied</Code>"),
-         "is an XML text, most likely a server's message"},
+         "is XML, most likely a server's message"},
         {B("\x1f\x8b\x08\0\0\0\0\0\0\3"), "is compressed with gzip; unpack it with gunzip"},
         {B("\x28\xb5\x2f\xfd\4\0\0\0\0"), "is compressed with zstd"},
         {B("\xfd" "7zXZ\0\0\0\0"), "is compressed with xz"},
@@ -447,8 +448,8 @@ static void test_wrong_files(void)
         {B("\x89HDF\r\n\x1a\n\0\0\0"), "is an HDF5 file (TensorFlow, Keras)"},
         {B("\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"),
          "is full of zeros, as a download that was cut short leaves them"},
-        {B("# Qwen2.5\n\nIntroduction"), "is a text, not a safetensors file; ./download.sh fetches a model"},
-        {B("x"), "is a text, not a safetensors file"},
+        {B("# Qwen2.5\n\nIntroduction"), "is a text file, not a safetensors file; ./download.sh fetches a model"},
+        {B("x"), "is a text file, not a safetensors file"},
         /* what may be a damaged safetensors file keeps its own message */
         {B("\2\0\0\0\0\0\0\0{"), "1 byte missing at the end: the file has 9, its header alone takes 8 + 2; "
                                  "./download.sh mends a download that was cut short"},
@@ -458,6 +459,7 @@ static void test_wrong_files(void)
         {B("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), "announce a header of 18446744073709551615 bytes"},
         {B("\0\0\0\0\0\0\0\0"), "the header is not valid JSON"},
         {B("\1\0\0"), "5 bytes missing"},
+        {B("\x30\0\0\0\0\0\0\0{\"a\":"), "43 bytes missing at the end"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         put_bytes(at("w.safetensors"), cases[i].bytes, cases[i].length);
@@ -468,8 +470,6 @@ static void test_wrong_files(void)
     memcpy(tar + 257, "ustar", 5);
     put_bytes(at("w.safetensors"), tar, sizeof tar);
     refuses(at("w.safetensors"), "is a tar archive");
-    check(!checkpoint_describe_wrong_file((const unsigned char *)"\x30\0\0\0\0\0\0\0{\"a\":", 13, 13),
-          "nothing to say of a safetensors file");
 }
 
 /* ---- config.json ---- */
@@ -532,7 +532,7 @@ static void test_tied_head(void)
 
 /* ---- the default model ---- */
 
-/* What checkpoint_default() says in a copy of this program at `program`, started in `folder`: run with an environment
+/* What locate_default() says in a copy of this program at `program`, started in `folder`: run with an environment
  * variable. */
 static void default_is(const char *program, const char *folder, const char *want)
 {
@@ -559,7 +559,7 @@ static void default_is(const char *program, const char *folder, const char *want
 static int tell_default(void)
 {
     bool is_demo;
-    char err[512], *path = checkpoint_default(&is_demo, err);
+    char err[512], *path = locate_default(&is_demo, err);
     printf("%s %s\n", path ? is_demo ? "demo" : "here" : "none", path ? path : err);
     free(path);
     return 0;
@@ -638,7 +638,7 @@ static void test_cut(void)
         check(truncate(path, size - gone) == 0, "%s", path);
         check(checkpoint_check_sizes(&mapped, err) == -1 && strstr(err, "cut.safetensors had"), "%s", err);
         check(checkpoint_check_sizes(&in_memory, err) == 0, "what was read into memory stays: %s", err);
-        check(shards_merge(&mapped, at("copy.safetensors"), NULL, NULL, err) == -1 && strstr(err, "became shorter"),
+        check(split_merge(&mapped, at("copy.safetensors"), NULL, NULL, err) == -1 && strstr(err, "became shorter"),
               "%d bytes are gone: %s", gone, err);
         check(access(at("copy.safetensors"), F_OK) != 0, "a copy with zeros for what is gone");
     }

@@ -16,7 +16,6 @@
 #include "check.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/edit.h"
-#include "checkpoint/shards.h"
 
 static char folder[] = "/tmp/run-crash-XXXXXX";
 static char library[64]; /* preload_crashes.c as a library */

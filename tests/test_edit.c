@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "checkpoint/edit.h"
+#include "checkpoint/mask.h"
 #include "checkpoint/patch.h"
 #include "model_files.h"
 
@@ -327,7 +328,17 @@ static void test_patches(void)
     }
     check(accepted == 0 && same_bytes(base, tuned), "%zu damaged patches were applied", accepted);
     free(bytes);
-    check(apply_patch(base, tuned, err) != 0 && strstr(err, "no patch"), "%s", err);
+    check(apply_patch(base, tuned, err) != 0 && strstr(err, "not a patch"), "%s", err);
+    const char *input = in_folder("q.safetensors.part"); /* what would be written first has the name of an input */
+    write_two(input);
+    write_two(tuned);
+    open_model(&a, base);
+    open_model(&b, input);
+    check(patch_write(&a, &b, in_folder("q.safetensors"), NULL, NULL, &size, err) != 0 && strstr(err, "same file"), "%s",
+          err);
+    checkpoint_close(&a);
+    checkpoint_close(&b);
+    check(same_bytes(input, tuned), "the input is as it was");
 }
 
 int main(void)

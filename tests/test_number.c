@@ -64,7 +64,7 @@ static void test_every_code(Dtype dtype, uint64_t codes, uint64_t largest)
         unsigned char in[8] = {(unsigned char)code, (unsigned char)(code >> 8)}, out[8] = {0};
         Number n = number_read(dtype, in);
         char err[512];
-        numbers_decode(dtype, in, 1, x);
+        number_decode(dtype, in, 1, x);
         wrong += number_write(dtype, out, &n, err) != 0;
         wrong += isnan(n.value) ? !isnan(x[0]) || !isnan(number_read(dtype, out).value)
                                 : memcmp(in, out, 8) != 0 || x[0] != n.value;

@@ -6,8 +6,10 @@
 
 #include "base/threads.h"
 #include "check.h"
+#include "checkpoint/npy.h"
 #include "checkpoint/number.h"
 #include "checkpoint/slice.h"
+#include "checkpoint/statistics.h"
 #include "model_files.h"
 
 /* ---- slices ------------------------------------------------------------------------------------------------------ */
@@ -119,12 +121,12 @@ static void test_walk(void)
 
 /* ---- statistics -------------------------------------------------------------------------------------------------- */
 
-static SliceStats stats_of(const SafetensorsTensor *t, const char *spec)
+static Statistics stats_of(const SafetensorsTensor *t, const char *spec)
 {
     Slice s;
-    SliceStats stats = {0};
+    Statistics stats = {0};
     char err[512];
-    check(slice_parse(&s, spec, t, err) == 0 && slice_stats(&s, &stats, err) == 0, "%s", err);
+    check(slice_parse(&s, spec, t, err) == 0 && statistics_compute(&s, &stats, err) == 0, "%s", err);
     slice_free(&s);
     return stats;
 }
@@ -137,7 +139,7 @@ static void test_small_stats(void)
     write_model(path, "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,4],\"data_offsets\":[0,32]}}", numbers, sizeof numbers);
     SafetensorsFile st;
     open_file(&st, path);
-    SliceStats s = stats_of(&st.tensors[0], NULL);
+    Statistics s = stats_of(&st.tensors[0], NULL);
     check(s.count == 8 && s.nan == 1 && s.plus_inf == 1 && s.minus_inf == 1 && s.zero == 2, "counts");
     check(s.min == -2 && s.max == 4 && s.mean == 0.6, "min %g max %g mean %.17g", s.min, s.max, s.mean);
     check(fabs(s.std - sqrt(21.0 / 5 - 0.36)) < 1e-15, "std %.17g", s.std);
@@ -148,9 +150,9 @@ static void test_small_stats(void)
     Slice whole;
     uint64_t at, bins[3];
     check(slice_parse(&whole, NULL, &st.tensors[0], err) == 0, "%s", err);
-    check(slice_place(&whole, 4, &at, err) == 0 && at == 3, "place of 4: %" PRIu64, at);
-    check(slice_place(&whole, 7, &at, err) == 0 && at == UINT64_MAX, "no 7");
-    check(slice_histogram(&whole, -2, 4, bins, 3, err) == 0 && bins[0] == 1 && bins[1] == 3 && bins[2] == 1,
+    check(statistics_find(&whole, 4, &at, err) == 0 && at == 3, "place of 4: %" PRIu64, at);
+    check(statistics_find(&whole, 7, &at, err) == 0 && at == UINT64_MAX, "no 7");
+    check(statistics_histogram(&whole, -2, 4, bins, 3, err) == 0 && bins[0] == 1 && bins[1] == 3 && bins[2] == 1,
           "histogram");
     slice_free(&whole);
     safetensors_close(&st);
@@ -187,12 +189,12 @@ static void test_each_type(void)
         write_model(in_folder("type.safetensors"), header, types[i].data, n);
         SafetensorsFile st;
         open_file(&st, in_folder("type.safetensors"));
-        SliceStats stats = stats_of(&st.tensors[0], NULL);
+        Statistics stats = stats_of(&st.tensors[0], NULL);
         check(stats.min == types[i].min && stats.max == types[i].max, "%s: %g to %g", types[i].dtype, stats.min,
               stats.max);
         Slice whole;
         FILE *f = open_memstream(&npy, &length);
-        check(slice_parse(&whole, NULL, &st.tensors[0], err) == 0 && slice_write_npy(&whole, f, err) == 0, "%s", err);
+        check(slice_parse(&whole, NULL, &st.tensors[0], err) == 0 && npy_write(&whole, f, err) == 0, "%s", err);
         fclose(f);
         snprintf(want, sizeof want, "{'descr': '%s', 'fortran_order': False, 'shape': (3,), }", types[i].npy);
         check(length == 128 + n && !memcmp(npy + 10, want, strlen(want)) && !memcmp(npy + 128, types[i].data, n),
@@ -226,7 +228,7 @@ static void test_large_stats(void)
     write_model(path, header, data, 6 * N);
     SafetensorsFile st;
     open_file(&st, path);
-    SliceStats one[2], two[2];
+    Statistics one[2], two[2];
     for (int i = 0; i < 2; i++)
         one[i] = stats_of(&st.tensors[i], NULL);
     check(threads_start(2, err) == 0, "%s", err);
@@ -249,7 +251,7 @@ static void test_large_stats(void)
     uint64_t bins[2][5] = {{0}};
     for (int i = 0; i < 2; i++) {
         check(slice_parse(&s, NULL, &st.tensors[i], err) == 0, "%s", err);
-        check(slice_histogram(&s, 0, 60000, bins[i], 5, err) == 0, "%s", err);
+        check(statistics_histogram(&s, 0, 60000, bins[i], 5, err) == 0, "%s", err);
         slice_free(&s);
     }
     check(!memcmp(bins[0], bins[1], sizeof bins[0]) && bins[0][0] > bins[0][4], "histograms both ways");

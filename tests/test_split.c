@@ -5,8 +5,9 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "checkpoint/split.h"
+#include "checkpoint/writer.h"
 #include "check.h"
-#include "checkpoint/shards.h"
 #include "model_files.h"
 
 /* Five tensors in three layers, of different types, none of them aligned, with metadata and a name that needs escapes.
@@ -65,7 +66,7 @@ static void test_split(void)
         snprintf(split, sizeof split, "split%zu", i);
         snprintf(merged, sizeof merged, "merged%zu", i);
         const char *to = in_folder(split), *back = in_folder(merged);
-        check(shards_split(&c, to, cases[i].most, NULL, NULL, &shards, err) == 0, "%s", err);
+        check(split_model(&c, to, cases[i].most, NULL, NULL, &shards, err) == 0, "%s", err);
         check(shards == cases[i].shards, "%zu shards of at most %" PRIu64, shards, cases[i].most);
         Checkpoint parts;
         open_model(&parts, to);
@@ -76,21 +77,21 @@ static void test_split(void)
             check(index && strstr(index, "\"total_size\": 43"), "total_size");
             free(index);
         }
-        check(shards_merge(&parts, back, NULL, NULL, err) == 0, "%s", err);
+        check(split_merge(&parts, back, NULL, NULL, err) == 0, "%s", err);
         Checkpoint one;
         open_model(&one, back);
         check_same_tensors(&c, &one);
         checkpoint_close(&one);
-        check(shards_split(&c, to, cases[i].most, NULL, NULL, &shards, err) != 0 && strstr(err, "exists"), "%s", err);
-        check(shards_merge(&parts, back, NULL, NULL, err) != 0 && strstr(err, "exists"), "%s", err);
+        check(split_model(&c, to, cases[i].most, NULL, NULL, &shards, err) != 0 && strstr(err, "exists"), "%s", err);
+        check(split_merge(&parts, back, NULL, NULL, err) != 0 && strstr(err, "exists"), "%s", err);
         checkpoint_close(&parts);
     }
     const char *hard = in_folder("hard.safetensors"), *soft = in_folder("soft.safetensors");
     check(link(path, hard) == 0 && symlink(path, soft) == 0, "links");
-    check(shards_merge(&c, path, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
-    check(shards_merge(&c, hard, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
-    check(shards_merge(&c, soft, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
-    check(shards_merge(&c, in_folder("no/such/folder"), NULL, NULL, err) != 0, "a folder that is not there");
+    check(split_merge(&c, path, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
+    check(split_merge(&c, hard, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
+    check(split_merge(&c, soft, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
+    check(split_merge(&c, in_folder("no/such/folder"), NULL, NULL, err) != 0, "a folder that is not there");
     checkpoint_close(&c);
     write_mixed(in_folder("again.safetensors"));
     check(same_bytes(path, in_folder("again.safetensors")), "the input is as it was");
@@ -106,19 +107,19 @@ static void test_writer(void)
     open_file(&st, source);
     SafetensorsTensor a = st.tensors[0], b = a;
     const SafetensorsTensor *both[2] = {&a, &b};
-    ShardContent content = {.tensors = both, .n = 2};
+    WriterContent content = {.tensors = both, .n = 2};
     NewFile f = {.fd = -1};
     b.name = "__metadata__";
     b.name_length = 12;
-    check(shard_write(&f, path, &content, err) != 0 && strstr(err, "__metadata__"), "%s", err);
+    check(writer_write(&f, path, &content, err) != 0 && strstr(err, "__metadata__"), "%s", err);
     new_file_end(&f);
     b.name = "a";
     b.name_length = 1;
-    check(shard_write(&f, path, &content, err) != 0 && strlen(err) > 10, "a name twice: %s", err);
+    check(writer_write(&f, path, &content, err) != 0 && strlen(err) > 10, "a name twice: %s", err);
     new_file_end(&f);
     check(access(path, F_OK) != 0 && access(in_folder("written.safetensors.part"), F_OK) != 0, "nothing is left");
     content.n = 0;
-    check(shard_write(&f, path, &content, err) == 0 && new_files_publish(&f, 1, err) == 0, "%s", err);
+    check(writer_write(&f, path, &content, err) == 0 && new_files_publish(&f, 1, err) == 0, "%s", err);
     new_file_end(&f);
     SafetensorsFile empty;
     open_file(&empty, path);
