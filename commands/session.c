@@ -193,6 +193,7 @@ static void start_state(Session *s, bool all_logits)
     if (all_logits)
         block = MIN(block, MAX(MOST_LOGITS / sizeof(float) / c->vocab_size, 1));
     die_if(run_state_init(&s->state, c, ctx, block, all_logits, err), err);
+    s->state.ws.allow_rounding = common.fast;
 }
 
 void session_open(Session *s, bool need_tokenizer, bool all_logits)
@@ -205,7 +206,6 @@ void session_open(Session *s, bool need_tokenizer, bool all_logits)
     session_start_pool();
     if (!cpu_exact_fma())
         notice("this CPU or build has no fused multiply-add: results are correct, but slow");
-    matmul_allow_rounding(common.fast);
     model_open(&s->checkpoint, common.model);
     die_if(checkpoint_read_config(&s->checkpoint, &s->model.config, err), err);
     if (need_tokenizer || has_tokenizer(s->checkpoint.directory))

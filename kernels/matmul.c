@@ -20,7 +20,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/threads.h"
@@ -138,13 +137,6 @@ static const Kernels *kernels(void)
 {
     const Kernels *k = cpu_level() == CPU_NEON ? kernels_neon() : kernels_x86(cpu_level());
     return k ? k : &kernels_scalar;
-}
-
-static atomic_bool rounding_allowed;
-
-void matmul_allow_rounding(bool allow)
-{
-    atomic_store(&rounding_allowed, allow);
 }
 
 /* ---- rows of a matrix -------------------------------------------------------------------------------------------- */
@@ -434,7 +426,7 @@ static void inputs_to_bf16(void *context, size_t begin, size_t end, int thread)
 
 /* Round the inputs if a product needs that: to integers for Q8 and Q4, else to BF16 where it is allowed. memory:
  * inputs_bytes(n, cols) */
-static void round_inputs(Job *j, unsigned char *memory)
+static void round_inputs(Job *j, unsigned char *memory, bool allow_rounding)
 {
     bool integers = false;
     for (size_t i = 0; i < j->count; i++)
@@ -445,7 +437,7 @@ static void round_inputs(Job *j, unsigned char *memory)
     if (integers) {
         j->q = (int8_t *)memory;
         threads_for(j->n, 8, inputs_to_int8, j);
-    } else if (j->kernels->to_bf16 && j->n > 1 && atomic_load(&rounding_allowed)) {
+    } else if (allow_rounding && j->kernels->to_bf16 && j->n > 1) {
         j->x_bf16 = (uint16_t *)(void *)memory;
         threads_for(j->n, 8, inputs_to_bf16, j);
     }
@@ -485,7 +477,7 @@ void matmul(const Product *products, size_t count, const float *x, size_t n, Wor
     assert(ws->size >= matmul_scratch_bytes(j.cols, n));
     cut_into_tiles(&j);
     /* the workspace: each thread's scratch memory, then the rounded inputs */
-    round_inputs(&j, j.memory + j.threads * thread_bytes(j.cols));
+    round_inputs(&j, j.memory + j.threads * thread_bytes(j.cols), ws->allow_rounding);
     size_t chunks = 0;
     while (chunk_begin(&j, chunks) < j.panels * j.batches)
         chunks++;

@@ -20,10 +20,12 @@ typedef struct {
 } Matrix;
 
 /* Scratch memory of matmul() and attention(), allocated once so that they allocate nothing: `size` bytes at a multiple
- * of 64. */
+ * of 64. allow_rounding, for --fast: F32, F16 and BF16 products of several vectors may round their inputs to BF16, if the
+ * CPU multiplies such numbers. */
 typedef struct {
     void *memory;
     size_t size;
+    bool allow_rounding;
 } Workspace;
 
 /* Bytes of workspace that matmul() needs for up to n vectors of up to cols numbers, on threads_count() threads (start
@@ -46,10 +48,6 @@ typedef struct {
  * Q8, Q4: x is rounded to int8 in groups of 32; sums within a group are exact integers; then one fmaf(group's sum,
  * weight scale * x scale, total) for each group, in order. */
 void matmul(const Product *products, size_t count, const float *x, size_t n, Workspace *ws);
-
-/* For --fast: F32, F16 and BF16 products of several vectors may round their inputs to BF16, if the CPU multiplies such
- * numbers. Off at the start. */
-void matmul_allow_rounding(bool allow);
 
 /* Row `row` of a matrix of any type as float32, out[cols]: the numbers that products compute with. */
 void matmul_row(float *out, const Matrix *w, size_t row);

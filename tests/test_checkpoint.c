@@ -214,7 +214,7 @@ static void test_folders_without_weights(void)
     put_text(at("empty/adapter.safetensors"), "");
     refuses(at("empty"), "but adapter.safetensors: name that file itself");
     put_text(at("empty/model.safetensors.fdf756fa.part"), "");
-    refuses(at("empty"), "but model.safetensors.fdf756fa.part: an unfinished file: ./download.sh resumes a download");
+    refuses(at("empty"), "but model.safetensors.fdf756fa.part: an unfinished file: do a split or merge again; a download is resumed by ./download.sh");
 }
 
 /* ---- shards ---- */

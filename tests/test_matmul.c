@@ -557,9 +557,9 @@ static void test_rounding(void)
             cpu_set_level(level);
             for (size_t vectors = 1; vectors <= n; vectors += 7) {
                 double error = 0, size = 0;
-                matmul_allow_rounding(false);
+                ws.allow_rounding = false;
                 product(exact, &m, x, vectors, NULL, &ws);
-                matmul_allow_rounding(true);
+                ws.allow_rounding = true;
                 product(rounded, &m, x, vectors, NULL, &ws);
                 for (size_t i = 0; i < vectors * rows; i++) {
                     error += pow((double)exact[i] - (double)rounded[i], 2);
@@ -571,7 +571,6 @@ static void test_rounding(void)
             }
         }
     }
-    matmul_allow_rounding(false);
     free(ws.memory);
     free(x);
     free(w);

@@ -244,12 +244,12 @@ int main(int argc, char **argv)
                 bench_decode((WeightType)type, names[type], memory, n, x, out, &ws);
             for (size_t n = 16; n <= most_n; n *= 2)
                 bench_prefill((WeightType)type, names[type], memory, n, x, out, &ws, peak);
-            matmul_allow_rounding(true);
+            ws.allow_rounding = true;
             if (level == CPU_AVX512BF16 && type <= WEIGHT_F16) {
                 printf("  with inputs rounded to BF16:\n");
                 bench_prefill((WeightType)type, names[type], memory, most_n, x, out, &ws, peak);
             }
-            matmul_allow_rounding(false);
+            ws.allow_rounding = false;
         }
     }
     return 0;
