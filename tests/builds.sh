@@ -113,6 +113,10 @@ if $MAKE -s install DESTDIR="$work/root" PREFIX=/usr >/dev/null && same_story in
     ln -s "$work/root/usr/bin/run" "$work/link"
     same_story symlink "$work/link"
     if [ -x "$work/root/usr/bin/run-download" ]; then good run-download; else bad "run-download is not installed"; fi
+    case $(cd "$work" && "$work/root/usr/bin/run" info nothing.safetensors 2>&1) in
+    *"; run-download fetches a model") good advice ;;
+    *) bad "an installed program does not advise run-download" ;;
+    esac
     $MAKE -s uninstall DESTDIR="$work/root" PREFIX=/usr
     left=$(find "$work/root" -type f | wc -l)
     if [ "$left" -eq 0 ]; then good uninstall; else bad "uninstall: $left files stay"; fi

@@ -117,7 +117,7 @@ static bool same(const float *a, const float *b, size_t n)
 static Workspace workspace(size_t cols, size_t n)
 {
     size_t size = matmul_scratch_bytes(cols, n);
-    return (Workspace){allocate(size), size};
+    return (Workspace){.memory = allocate(size), .size = size};
 }
 
 static void threads(int n)
