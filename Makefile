@@ -96,6 +96,7 @@ valgrind: $(LIGHT:%=$(BUILD)/tests/test_%)
 # fuzz.c stands for run.c and has commands/tokenize.c in it. FUZZER: -fsanitize=fuzzer where clang has it.
 FUZZ_OBJECTS = $(filter-out $(BUILD)/run.o $(BUILD)/commands/tokenize.o,$(OBJECTS))
 $(BUILD)/tests/fuzz: $(BUILD)/tests/fuzz.o $(FUZZ_OBJECTS)
+	@echo "  link $@"
 	$(CC) $(FLAGS) $(LDFLAGS) $(FUZZER) -Wl,--wrap=exit -o $@ $^ $(LIBS)
 
 fuzz:
