@@ -93,9 +93,11 @@ valgrind: $(LIGHT:%=$(BUILD)/tests/test_%)
 		valgrind -q --error-exitcode=9 --leak-check=full $$own $(BUILD)/tests/test_$$t || exit 1; \
 	done
 
-# fuzz.c stands for run.c and has commands/tokenize.c in it. FUZZER: -fsanitize=fuzzer where clang has it.
-FUZZ_OBJECTS = $(filter-out $(BUILD)/run.o $(BUILD)/commands/tokenize.o,$(OBJECTS))
+# fuzz.c stands for run.c and has some files of commands/ in it. FUZZER: -fsanitize=fuzzer where clang has it.
+FUZZ_INCLUDES = $(shell sed -n 's/^.include "\(commands\/.*\)\.c"/\1.o/p' tests/fuzz.c)
+FUZZ_OBJECTS = $(filter-out $(BUILD)/run.o $(FUZZ_INCLUDES:%=$(BUILD)/%),$(OBJECTS))
 $(BUILD)/tests/fuzz: $(BUILD)/tests/fuzz.o $(FUZZ_OBJECTS)
+	@echo "  link $@"
 	$(CC) $(FLAGS) $(LDFLAGS) $(FUZZER) -Wl,--wrap=exit -o $@ $^ $(LIBS)
 
 fuzz:
