@@ -27,7 +27,7 @@
 #include <string.h>
 
 #include "base/threads.h"
-#include "kernels/common_internal.h"
+#include "kernels/internal.h"
 #include "kernels/elementary.h"
 
 #define KEY_STRIP 16 /* keys that lie side by side in a block: a strip */

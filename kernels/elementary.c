@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/cpu.h"
-#include "kernels/common_internal.h"
+#include "kernels/internal.h"
 
 #ifdef __x86_64__
 #define FMA_TARGET __attribute__((target("fma")))
@@ -31,7 +31,7 @@ INLINE float power_of_2(int32_t n)
     return from_bits((uint32_t)(n + 127) << 23);
 }
 
-/* Formula and constants: see common_internal.h. */
+/* Formula and constants: see internal.h. */
 INLINE float exp_f32_body(float x)
 {
     x = x < EXP_LEAST ? EXP_LEAST : x;

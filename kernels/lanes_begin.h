@@ -14,7 +14,7 @@
  *
  * The functions that several of those files need follow.
  */
-#include "kernels/common_internal.h"
+#include "kernels/internal.h"
 
 #if defined(LEVEL_AVX512)
 

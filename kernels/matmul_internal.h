@@ -4,7 +4,7 @@
 
 #include "base/base.h"
 #include "base/cpu.h"
-#include "kernels/common_internal.h"
+#include "kernels/internal.h"
 #include "kernels/matmul.h"
 
 /* ---- how Q8 and Q4 lie in memory --------------------------------------------------------------------------------- */

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "kernels/common_internal.h"
+#include "kernels/internal.h"
 #include "kernels/elementary.h"
 
 /* ---- the definitions --------------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* What the files of kernels/ share: code that knows its constants, tables by level, floats as bits, numbers of 16 bits,
  * rounding, the sum of the sixteen running sums, and the constants of exp. */
-#ifndef COMMON_INTERNAL_H
-#define COMMON_INTERNAL_H
+#ifndef KERNELS_INTERNAL_H
+#define KERNELS_INTERNAL_H
 
 #include "base/base.h"
 
