@@ -36,6 +36,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "base/unicode.h"
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -449,19 +450,14 @@ JsonValue *json_parse(const char *text, size_t length, char err[512])
 
 /* ---- reading a tree ---------------------------------------------------------------------------------------------- */
 
-static bool same_bytes(const char *a, size_t a_length, const char *b, size_t b_length)
-{
-    return a_length == b_length && memcmp(a, b, a_length) == 0;
-}
-
 bool json_key_is(const JsonValue *member, const char *name)
 {
-    return member && member->key && same_bytes(member->key, member->key_length, name, strlen(name));
+    return member && member->key && text_same(member->key, member->key_length, name, strlen(name));
 }
 
 bool json_string_is(const JsonValue *value, const char *text)
 {
-    return value && value->type == JSON_STRING && same_bytes(value->text, value->length, text, strlen(text));
+    return value && value->type == JSON_STRING && text_same(value->text, value->length, text, strlen(text));
 }
 
 /* A loop over the members is fine for the few keys of a config; the header of a checkpoint gets an index of its own. */
@@ -647,18 +643,15 @@ typedef struct {
 static int compare_members(const void *a, const void *b)
 {
     const NamedMember *x = a, *y = b;
-    uint32_t m = x->member->key_length, n = y->member->key_length;
-    int order = memcmp(x->member->key, y->member->key, MIN(m, n));
-    if (order)
-        return order;
-    if (m != n)
-        return m < n ? -1 : 1;
-    return x->index < y->index ? -1 : 1;
+    int order = text_compare(x->member->key, x->member->key_length, y->member->key, y->member->key_length);
+    if (order == 0)
+        return x->index < y->index ? -1 : 1;
+    return order;
 }
 
 static bool same_name(const JsonValue *a, const JsonValue *b)
 {
-    return same_bytes(a->key, a->key_length, b->key, b->key_length);
+    return text_same(a->key, a->key_length, b->key, b->key_length);
 }
 
 /* What to print for each member of the object, fresh [length]: the last value of its name at the first member of that
@@ -747,7 +740,7 @@ static void print_value(FILE *out, const JsonValue *v, JsonStyle style, int dept
         fputs("null", out);
     else if (canonical && v->type == JSON_REAL)
         json_write_double(out, strtod(v->text, NULL));
-    else if (canonical && same_bytes(v->text, v->length, "-0", 2))
+    else if (canonical && text_same(v->text, v->length, "-0", 2))
         putc('0', out);
     else
         fwrite(v->text, 1, v->length, out);

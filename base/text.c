@@ -59,6 +59,15 @@ bool text_ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
+int text_compare(const char *a, size_t a_length, const char *b, size_t b_length)
+{
+    size_t common = MIN(a_length, b_length);
+    int order = common ? memcmp(a, b, common) : 0;
+    if (order == 0 && a_length != b_length)
+        return a_length < b_length ? -1 : 1;
+    return order;
+}
+
 /* ---- UTF-8 that may be broken ------------------------------------------------------------------------------------ */
 
 /* Whether a character from U+1000 to U+CFFF begins here, as most of Chinese, Japanese and Korean are: after its first

@@ -27,6 +27,14 @@ void id_list_free(IdList *list);
 
 bool text_ends_with(const char *text, const char *end);
 
+static inline bool text_same(const char *a, size_t a_length, const char *b, size_t b_length)
+{
+    return a_length == b_length && (a_length == 0 || __builtin_memcmp(a, b, a_length) == 0);
+}
+
+/* In the order of their bytes, and a text before those that it begins: less than 0, 0 or more, as for strcmp(). */
+int text_compare(const char *a, size_t a_length, const char *b, size_t b_length);
+
 /* ---- UTF-8 that may be broken ---- */
 
 bool text_is_utf8(const char *bytes, size_t length);

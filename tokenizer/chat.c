@@ -110,14 +110,9 @@ static size_t take_name(Chat *c, const char **name)
     return (size_t)(c->at - *name);
 }
 
-static bool same(const char *a, size_t a_length, const char *b, size_t b_length)
-{
-    return a_length == b_length && (a_length == 0 || memcmp(a, b, a_length) == 0);
-}
-
 static bool is_word(const char *name, size_t length, const char *word)
 {
-    return same(name, length, word, strlen(word));
+    return text_same(name, length, word, strlen(word));
 }
 
 /* 'text' or "text"; c is at the quote. */
@@ -179,7 +174,7 @@ static int primary(Chat *c, Value *v)
     size_t n = take_name(c, &name);
     if (n == 1 && *name >= '0' && *name <= '9')
         *v = (Value){.kind = INTEGER, .number = *name - '0'};
-    else if (c->variable && same(name, n, c->variable, c->variable_length))
+    else if (c->variable && text_same(name, n, c->variable, c->variable_length))
         *v = (Value){.kind = MESSAGE, .number = (long)c->index};
     else if (c->variable && is_word(name, n, "loop"))
         v->kind = LOOP;
@@ -251,7 +246,7 @@ static int comparison(Chat *c, Value *v)
         bool unequal = c->at[-2] == '!';
         if (operand(c, &right) || !is_text(&right) || memchr(right.text, '\\', right.length))
             return unknown_syntax(c, from);
-        result = (is_text(v) && same(v->text, v->length, right.text, right.length)) != unequal;
+        result = (is_text(v) && text_same(v->text, v->length, right.text, right.length)) != unequal;
     } else if (take(c, "is")) {
         bool negated = take(c, "not");
         if (!take(c, "defined"))

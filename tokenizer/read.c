@@ -225,7 +225,7 @@ static bool read_begin(Tokenizer *t, const JsonValue *v)
     if (name) {
         const JsonValue *known = json_get(v, "special_tokens");
         for (const JsonValue *k = known ? known->child : NULL; k && name->type == JSON_STRING; k = k->next)
-            if (k->key && k->key_length == name->length && memcmp(k->key, name->text, name->length) == 0)
+            if (text_same(k->key, k->key_length, name->text, name->length))
                 ids = json_get(k, "ids");
         if (!ids || ids->type != JSON_ARRAY || ids->length != 1 || json_u64(ids->child, &id) || id >= t->size)
             return false;
@@ -424,12 +424,7 @@ static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
 static int compare_added(const void *a, const void *b)
 {
     const AddedToken *x = a, *y = b;
-    int order = memcmp(x->text, y->text, MIN(x->length, y->length));
-    if (order)
-        return order;
-    if (x->length != y->length)
-        return x->length < y->length ? -1 : 1;
-    return 0;
+    return text_compare(x->text, x->length, y->text, y->length);
 }
 
 /* Append a token to the set, which owns `text` if that works. */
