@@ -565,12 +565,11 @@ void tokenizer_close(Tokenizer *t)
             free(t->added[set].items[i].text);
         free(t->added[set].items);
     }
-    void *const tables[] = {t->bytes,      t->pieces,        t->vocab,
-                            t->merges,     t->boundary_rank, t->character_tokens,
-                            t->word_cache, t->chat_file,     t->default_system};
+    void *const tables[] = {t->bytes,         t->pieces,           t->vocab,      t->merges,
+                            t->boundary_rank, t->character_tokens, t->word_cache, t->default_system};
     for (size_t i = 0; i < COUNT_OF(tables); i++)
         free(tables[i]);
-    text_free(&t->chat_template);
+    tokenizer_free_file(&t->chat);
     free(t);
 }
 

@@ -20,27 +20,31 @@
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-int tokenizer_read_file(const char *path, Text *out, char err[512])
+int tokenizer_read_file(char *path, InputFile *file, char err[512])
 {
+    file->path = path;
+    if (!path)
+        return fail_memory(err);
     if (!file_exists(path))
         return 1;
-    out->bytes = file_read(path, FILE_LIMIT, &out->length, err);
-    out->capacity = out->length + 1;
-    return out->bytes ? 0 : -1;
+    file->text.bytes = file_read(path, FILE_LIMIT, &file->text.length, err);
+    file->text.capacity = file->text.length + 1;
+    return file->text.bytes ? 0 : -1;
 }
 
-int tokenizer_read_json(const char *path, JsonFile *file, char err[512])
+int tokenizer_read_json(char *path, InputFile *file, char err[512])
 {
     char why[512];
-    int status = tokenizer_read_file(path, &file->text, err);
+    int status = tokenizer_read_file(path, file, err);
     if (status)
         return status;
     file->root = json_parse(file->text.bytes, file->text.length, why);
     return file->root ? 0 : fail(err, "%s: %.400s", path, why);
 }
 
-void tokenizer_free_json(JsonFile *file)
+void tokenizer_free_file(InputFile *file)
 {
+    free(file->path);
     json_free(file->root);
     text_free(&file->text);
 }
@@ -544,19 +548,8 @@ static int read_root(Tokenizer *t, const JsonValue *root, const char *path, char
     return read_post_processor(t, json_get(root, "post_processor"), path, err);
 }
 
-/* The functions from here on return 1, without a sentence, if a file that they need does not exist. */
-static int read_tokenizer_json(Tokenizer *t, const char *path, char err[512])
-{
-    JsonFile file = {0};
-    int status = tokenizer_read_json(path, &file, err);
-    if (status == 0)
-        status = read_root(t, file.root, path, err);
-    tokenizer_free_json(&file);
-    return status;
-}
-
 /* Turn the lines of merges.txt into a JSON list; a line "#version: ..." is not a merge. */
-static int parse_lines(const Text *lines, JsonFile *list, char err[512])
+static int parse_lines(const Text *lines, InputFile *list, char err[512])
 {
     FILE *f = open_memstream(&list->text.bytes, &list->text.length);
     bool first = true;
@@ -584,65 +577,48 @@ static int parse_lines(const Text *lines, JsonFile *list, char err[512])
 
 /* vocab.json, merges.txt, and tokenizer_config.json, which has the added tokens and may be missing. */
 typedef struct {
-    char *paths[3];
-    Text lines;
-    JsonFile vocab, merges, config;
+    InputFile vocab, lines, merges, config;
 } OlderFiles;
 
-static int read_older_files(OlderFiles *f, const char *folder, char err[512])
+/* Without a list of added tokens there is one, as in the reference. Returns 1, without a sentence, if there are no such
+ * files. */
+static int read_older_files(Tokenizer *t, const char *folder, OlderFiles *f, char err[512])
 {
-    static const char *const names[] = {"vocab.json", "merges.txt", "tokenizer_config.json"};
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (!(f->paths[i] = path_join(folder, names[i])))
-            return fail_memory(err);
-    int status = tokenizer_read_json(f->paths[0], &f->vocab, err);
+    int status = tokenizer_read_json(path_join(folder, "vocab.json"), &f->vocab, err);
     if (status == 0)
-        status = tokenizer_read_file(f->paths[1], &f->lines, err);
+        status = tokenizer_read_file(path_join(folder, "merges.txt"), &f->lines, err);
     if (status)
         return status;
-    if (parse_lines(&f->lines, &f->merges, err) || tokenizer_read_json(f->paths[2], &f->config, err) < 0)
+    if (parse_lines(&f->lines.text, &f->merges, err) ||
+        tokenizer_read_json(path_join(folder, "tokenizer_config.json"), &f->config, err) < 0)
         return -1;
-    return 0;
-}
-
-static int read_vocab_and_merges(Tokenizer *t, const char *folder, char err[512])
-{
-    OlderFiles f = {0};
-    int status = read_older_files(&f, folder, err);
-    if (status == 0) {
-        /* without added tokens there is one, as in the reference: {"N": {"content": .., "special": true}} */
-        char id[24];
-        int digits = snprintf(id, sizeof id, "%zu", f.vocab.root->length);
-        JsonValue special = {.type = JSON_TRUE, .key = "special", .key_length = 7};
-        JsonValue content = {.type = JSON_STRING, .key = "content", .key_length = 7, .next = &special};
-        JsonValue token = {.type = JSON_OBJECT, .key = id, .key_length = (uint32_t)digits, .child = &content};
-        const JsonValue usual = {.type = JSON_OBJECT, .length = 1, .child = &token};
-        const JsonValue *added = json_get(f.config.root, "added_tokens_decoder");
-        content.text = "<|endoftext|>";
-        content.length = strlen(content.text);
-        t->nfc = true;
-        status = read_model(t, f.vocab.root, f.merges.root, added ? added : &usual, f.paths[0], err);
-    }
-    for (size_t i = 0; i < COUNT_OF(f.paths); i++)
-        free(f.paths[i]);
-    text_free(&f.lines);
-    tokenizer_free_json(&f.vocab);
-    tokenizer_free_json(&f.merges);
-    tokenizer_free_json(&f.config);
+    char usual[80];
+    int length = snprintf(usual, sizeof usual, "{\"%zu\":{\"content\":\"<|endoftext|>\",\"special\":true}}",
+                          f->vocab.root->length);
+    JsonValue *one = json_parse(usual, (size_t)length, err);
+    const JsonValue *added = json_get(f->config.root, "added_tokens_decoder");
+    t->nfc = true;
+    status = one ? read_model(t, f->vocab.root, f->merges.root, added ? added : one, f->vocab.path, err) : -1;
+    json_free(one);
     return status;
 }
 
 int tokenizer_read(Tokenizer *t, const char *path, bool is_folder, char err[512])
 {
-    char *file = is_folder ? path_join(path, "tokenizer.json") : strdup(path);
-    if (!file)
-        return fail_memory(err);
+    InputFile file = {0};
     t->begin_id = -1;
     make_byte_map(t);
-    int status = read_tokenizer_json(t, file, err);
-    free(file);
+    int status = tokenizer_read_json(is_folder ? path_join(path, "tokenizer.json") : strdup(path), &file, err);
+    if (status == 0)
+        status = read_root(t, file.root, file.path, err);
+    tokenizer_free_file(&file);
     if (status > 0 && is_folder) {
-        status = read_vocab_and_merges(t, path, err);
+        OlderFiles f = {0};
+        status = read_older_files(t, path, &f, err);
+        tokenizer_free_file(&f.vocab);
+        tokenizer_free_file(&f.lines);
+        tokenizer_free_file(&f.merges);
+        tokenizer_free_file(&f.config);
         if (status > 0)
             return fail(err, "%s: has neither tokenizer.json nor vocab.json and merges.txt", path);
     }
