@@ -329,26 +329,6 @@ static bool is_second_thread(const cpu_set_t *set, size_t bytes, size_t cpu)
     return false;
 }
 
-/* Count the processors that this process may run on, and the cores among them. */
-static void count_processors(size_t *logical, size_t *cores)
-{
-    size_t bytes;
-    cpu_set_t *set = affinity(&bytes);
-    *logical = *cores = 0;
-    if (!set) {
-        long online = sysconf(_SC_NPROCESSORS_ONLN);
-        *logical = *cores = online > 0 ? (size_t)online : 1;
-        return;
-    }
-    for (size_t cpu = 0; cpu < bytes * 8; cpu++)
-        if (CPU_ISSET_S(cpu, bytes, set)) {
-            *logical += 1;
-            if (!is_second_thread(set, bytes, cpu))
-                *cores += 1;
-        }
-    CPU_FREE(set);
-}
-
 /* What the system has left: MemAvailable, and if it never grants more than it has, what is left of its commit limit. */
 static uint64_t memory_of_system(void)
 {
@@ -364,18 +344,6 @@ static uint64_t memory_of_system(void)
 }
 
 #else
-
-static void count_processors(size_t *logical, size_t *cores)
-{
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    *logical = *cores = online > 0 ? (size_t)online : 1;
-#ifdef __APPLE__
-    int physical;
-    size_t size = sizeof physical;
-    if (!sysctlbyname("hw.physicalcpu", &physical, &size, NULL, 0) && physical > 0)
-        *cores = (size_t)physical;
-#endif
-}
 
 /* There are no control groups. */
 #define group_limit(controller, limit) UINT64_MAX
@@ -393,6 +361,32 @@ static uint64_t memory_of_system(void)
 }
 
 #endif
+
+/* Count the processors that this process may run on, and the cores among them. */
+static void count_processors(size_t *logical, size_t *cores)
+{
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    *logical = *cores = (size_t)MAX(online, 1);
+#ifdef __linux__
+    size_t bytes;
+    cpu_set_t *set = affinity(&bytes);
+    if (!set)
+        return;
+    *logical = *cores = 0;
+    for (size_t cpu = 0; cpu < bytes * 8; cpu++)
+        if (CPU_ISSET_S(cpu, bytes, set)) {
+            *logical += 1;
+            if (!is_second_thread(set, bytes, cpu))
+                *cores += 1;
+        }
+    CPU_FREE(set);
+#elif defined(__APPLE__)
+    int physical;
+    size_t size = sizeof physical;
+    if (!sysctlbyname("hw.physicalcpu", &physical, &size, NULL, 0) && physical > 0)
+        *cores = (size_t)physical;
+#endif
+}
 
 static int least_count(uint64_t a, uint64_t b)
 {

@@ -443,20 +443,20 @@ static int append_added(AddedSet *set, char *text, size_t length, int id)
     return 0;
 }
 
-/* Flags change where a token is found; a flag that is missing is false. */
-static int read_flags(const JsonValue *token, bool *special, bool *normalized, const char *path, char err[512])
+/* Flags change where a token is found. */
+enum { SPECIAL, NORMALIZED, LSTRIP, RSTRIP, SINGLE_WORD, FLAGS };
+
+/* A flag that is missing stays as it is. */
+static int read_flags(const JsonValue *token, bool flags[FLAGS], const char *path, char err[512])
 {
-    static const char *const names[] = {"special", "normalized", "lstrip", "rstrip", "single_word"};
-    bool flags[COUNT_OF(names)] = {false};
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
+    static const char *const names[FLAGS] = {"special", "normalized", "lstrip", "rstrip", "single_word"};
+    for (size_t i = 0; i < FLAGS; i++) {
         const JsonValue *v = json_get(token, names[i]);
         if (v && json_bool(v, &flags[i]))
             return refuse(path, names[i], v, "true or false", err);
     }
-    if (flags[2] || flags[3] || flags[4])
+    if (flags[LSTRIP] || flags[RSTRIP] || flags[SINGLE_WORD])
         return refuse(path, "an added token", token, "one without lstrip, rstrip and single_word", err);
-    *special = flags[0];
-    *normalized = flags[1];
     return 0;
 }
 
@@ -466,12 +466,12 @@ static int read_added_token(Tokenizer *t, const JsonValue *token, const char *pa
 {
     const JsonValue key = {.type = JSON_INTEGER, .text = token->key, .length = token->key_length};
     const JsonValue *text = json_get(token, "content"), *number = token->key_length ? &key : json_get(token, "id");
-    bool special = false, normalized = false;
+    bool flags[FLAGS] = {false};
     char shown[TEXT_PRINTABLE], quote[QUOTED];
     uint64_t id;
     if (!text || text->type != JSON_STRING || text->length == 0)
         return refuse(path, "an added token", token, "an object with a \"content\" that is not empty", err);
-    if (read_flags(token, &special, &normalized, path, err))
+    if (read_flags(token, flags, path, err))
         return -1;
     size_t length = text->length;
     char *copy = malloc(length);
@@ -485,17 +485,17 @@ static int read_added_token(Tokenizer *t, const JsonValue *token, const char *pa
                     text_printable(text->text, length, shown), number ? quoted(number, quote) : "missing", expected);
     }
     memcpy(copy, text->text, length);
-    if (normalized && t->nfc) {
+    if (flags[NORMALIZED] && t->nfc) {
         free(copy);
         copy = unicode_nfc(text->text, text->length, &length);
     }
-    if (!copy || append_added(&t->added[normalized ? AFTER_NFC : BEFORE_NFC], copy, length, (int)id)) {
+    if (!copy || append_added(&t->added[flags[NORMALIZED] ? AFTER_NFC : BEFORE_NFC], copy, length, (int)id)) {
         free(copy);
         return fail_memory(err);
     }
     if (known < 0)
         add_piece(t, t->size++, copy, length);
-    t->pieces[id].special = special;
+    t->pieces[id].special = flags[SPECIAL];
     return 0;
 }
 
