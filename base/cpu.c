@@ -205,7 +205,7 @@ static uint64_t find_number(const char *text, const char *word)
 
 /* ---- control groups ---------------------------------------------------------------------------------------------- */
 
-/* What one group leaves. version: of its hierarchy, 1 or 2 */
+/* What the group with this directory leaves of something; version is that of its hierarchy, 1 or 2. */
 typedef uint64_t GroupLimit(const char *directory, int version);
 
 /* Lower *least to the limits of a group. It limits those below it, so each directory from its own up to the mount point

@@ -61,6 +61,7 @@ static void unpack_set(const uint16_t *runs, size_t n, Property property)
     }
 }
 
+/* Must come after the set of EXCLUDED, whose parts NFC does not put together again. */
 static void unpack_decomposition(uint32_t c, uint32_t first, uint32_t second)
 {
     bool composes = second && !has(c, EXCLUDED);

@@ -443,7 +443,7 @@ static int append_added(AddedSet *set, char *text, size_t length, int id)
     return 0;
 }
 
-/* Flags change where a token is found. */
+/* The flags of an added token change where it is found. */
 enum { SPECIAL, NORMALIZED, LSTRIP, RSTRIP, SINGLE_WORD, FLAGS };
 
 /* A flag that is missing stays as it is. */
