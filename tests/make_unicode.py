@@ -75,7 +75,7 @@ def wrapped(items, width=118):
 
 
 def runs(rows):
-    """[[first, last, ...]] in order -> for each: how many code points are between it and the one before, its length, ..."""
+    """[[first, last, ...]] in order -> for each: how many code points lie before it, how many are in it, ..."""
     end = 0
     for first, last, *rest in rows:
         yield [first - end, last - first + 1] + rest
