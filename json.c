@@ -1,4 +1,4 @@
-/* JSON (RFC 8259) has six rules, and this parser has a function for each:
+/* JSON (RFC 8259) has six rules, and this parser has a function for each, but one for objects and arrays:
  *
  *     value    object | array | string | number | true | false | null
  *     object   {}   or   { string : value , string : value , ... }
@@ -36,6 +36,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "base/unicode.h"
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -163,13 +164,12 @@ static const char escape_letters[] = "\"\\/bfnrt", escaped[] = "\"\\/\b\f\n\r\t"
 /* The number that four hexadecimal digits write; -1 if there are fewer. */
 static int hex4(const char *s, const char *end)
 {
-    static const char digits[] = "0123456789abcdef";
     int number = 0;
     for (int i = 0; i < 4; i++) {
-        const char *digit = s + i < end && isxdigit((unsigned char)s[i]) ? strchr(digits, tolower(s[i])) : NULL;
-        if (!digit)
+        int c = s + i < end ? tolower((unsigned char)s[i]) : 0;
+        if (!isxdigit(c))
             return -1;
-        number = number * 16 + (int)(digit - digits);
+        number = number * 16 + (c <= '9' ? c - '0' : c - 'a' + 10);
     }
     return number;
 }
@@ -186,28 +186,24 @@ static bool is_low_surrogate(int unit)
     return unit >= 0xdc00 && unit <= 0xdfff;
 }
 
-/* How many bytes the escape has that begins with the backslash at s: 2, 6, or 12 for a pair of surrogates. 0 and a
+/* How many bytes the escape has that begins with the backslash at s: 2, 6, or 12 for a pair of surrogates. -1 and a
  * sentence if it is not valid. */
-static size_t check_escape(const Parser *p, const char *s)
+static int check_escape(const Parser *p, const char *s)
 {
     if (s + 1 < p->end && s[1] && strchr(escape_letters, s[1]))
         return 2;
-    if (s + 1 == p->end || s[1] != 'u') {
-        fail_expected(p, s + 1, "one of \" \\ / b f n r t u after a backslash");
-        return 0;
-    }
+    if (s + 1 == p->end || s[1] != 'u')
+        return fail_expected(p, s + 1, "one of \" \\ / b f n r t u after a backslash");
     int unit = hex4(s + 2, p->end);
-    if (unit < 0) {
-        reject(p, s, "found \\u, expected four hexadecimal digits after it");
-        return 0;
-    }
+    if (unit < 0)
+        return reject(p, s, "found \\u, expected four hexadecimal digits after it");
     if (!is_high_surrogate(unit) && !is_low_surrogate(unit))
         return 6;
     bool pair = is_high_surrogate(unit) && p->end - s >= 12 && s[6] == '\\' && s[7] == 'u';
     if (pair && is_low_surrogate(hex4(s + 8, p->end)))
         return 12;
-    reject(p, s, "found \\u%.4s, expected both halves of a surrogate pair, \\ud800..dbff then \\udc00..dfff", s + 2);
-    return 0;
+    return reject(p, s, "found \\u%.4s, expected both halves of a surrogate pair, \\ud800..dbff then \\udc00..dfff",
+                  s + 2);
 }
 
 /* Resolve the escapes of the checked text [s, end) into out, and return the end of what was written. That is never
@@ -242,8 +238,8 @@ static int parse_string(Parser *p, const char **text, size_t *length)
     bool escapes = false;
     while ((s = skip_plain(s, p->end)) < p->end && *s != '"') {
         if (*s == '\\') {
-            size_t size = check_escape(p, s);
-            if (size == 0)
+            int size = check_escape(p, s);
+            if (size < 0)
                 return -1;
             escapes = true;
             s += size;
@@ -285,8 +281,8 @@ static int skip_digits(Parser *p)
     return 0;
 }
 
-/* Skip the number, tell its type, and set *exponent if it has one. */
-static int skip_number(Parser *p, JsonType *type, bool *exponent)
+/* Skip the number and tell its type. */
+static int skip_number(Parser *p, JsonType *type)
 {
     if (peek(p) == '-')
         p->at++;
@@ -303,8 +299,7 @@ static int skip_number(Parser *p, JsonType *type, bool *exponent)
         if (skip_digits(p))
             return -1;
     }
-    *exponent = peek(p) == 'e' || peek(p) == 'E';
-    if (!*exponent)
+    if (peek(p) != 'e' && peek(p) != 'E')
         return 0;
     *type = JSON_REAL;
     p->at++;
@@ -318,8 +313,7 @@ static int skip_number(Parser *p, JsonType *type, bool *exponent)
 static int parse_number(Parser *p, JsonValue *v)
 {
     const char *begin = p->at;
-    bool exponent;
-    if (skip_number(p, &v->type, &exponent))
+    if (skip_number(p, &v->type))
         return -1;
     v->text = begin;
     v->length = (size_t)(p->at - begin);
@@ -331,8 +325,8 @@ static int parse_number(Parser *p, JsonValue *v)
         copy[v->length] = '\0';
         v->text = copy;
     }
-    /* without an exponent, up to DBL_MAX_10_EXP = 308 bytes can't write a number that is too large */
-    if ((exponent || v->length > DBL_MAX_10_EXP) && isinf(strtod(v->text, NULL)))
+    /* up to DBL_MAX_10_EXP = 308 digits can't write an integer that is too large */
+    if ((v->type == JSON_REAL || v->length > DBL_MAX_10_EXP) && isinf(strtod(v->text, NULL)))
         return reject(p, begin, "found %.*s, expected a number that fits a double", (int)MIN(v->length, 40), begin);
     return 0;
 }
@@ -359,37 +353,6 @@ static int more_members(Parser *p, const JsonValue *list, char close)
     return 1;
 }
 
-/* Append a new member to the list; *link is the pointer that shall point to it. NULL and a sentence when out of
- * memory. */
-static JsonValue *add_member(Parser *p, JsonValue *list, JsonValue **link)
-{
-    JsonValue *v = allocate(p->document, sizeof *v);
-    if (!v) {
-        reject(p, p->at, "out of memory");
-        return NULL;
-    }
-    *v = (JsonValue){0};
-    *link = v;
-    list->length++;
-    return v;
-}
-
-/* array: p is at the opening bracket. */
-static int parse_array(Parser *p, JsonValue *array, int depth)
-{
-    JsonValue **link = &array->child;
-    int more;
-    array->type = JSON_ARRAY;
-    p->at++;
-    while ((more = more_members(p, array, ']')) > 0) {
-        JsonValue *v = add_member(p, array, link);
-        if (!v || parse_value(p, v, depth + 1))
-            return -1;
-        link = &v->next;
-    }
-    return more;
-}
-
 /* The name of a member, and the colon behind it. */
 static int parse_key(Parser *p, JsonValue *v)
 {
@@ -407,18 +370,26 @@ static int parse_key(Parser *p, JsonValue *v)
     return 0;
 }
 
-/* object: p is at the opening brace. */
-static int parse_object(Parser *p, JsonValue *object, int depth)
+/* array, object: p is at the opening bracket. */
+static int parse_members(Parser *p, JsonValue *list, JsonType type, int depth)
 {
-    JsonValue **link = &object->child;
+    JsonValue **link = &list->child;
     int more;
-    object->type = JSON_OBJECT;
+    if (depth == JSON_MAX_DEPTH)
+        return reject(p, p->at, "found '%c' inside %d nested arrays and objects, expected no deeper nesting", *p->at,
+                      depth);
+    list->type = type;
     p->at++;
-    while ((more = more_members(p, object, '}')) > 0) {
-        JsonValue *v = add_member(p, object, link);
-        if (!v || parse_key(p, v) || parse_value(p, v, depth + 1))
-            return -1;
+    while ((more = more_members(p, list, type == JSON_ARRAY ? ']' : '}')) > 0) {
+        JsonValue *v = allocate(p->document, sizeof *v);
+        if (!v)
+            return reject(p, p->at, "out of memory");
+        *v = (JsonValue){0};
+        *link = v;
         link = &v->next;
+        list->length++;
+        if ((type == JSON_OBJECT && parse_key(p, v)) || parse_value(p, v, depth + 1))
+            return -1;
     }
     return more;
 }
@@ -438,8 +409,6 @@ static int parse_literal(Parser *p, JsonValue *v, JsonType type, const char *wor
 static int parse_value(Parser *p, JsonValue *v, int depth)
 {
     int c = skip_space(p);
-    if ((c == '{' || c == '[') && depth == JSON_MAX_DEPTH)
-        return reject(p, p->at, "found '%c' inside %d nested arrays and objects, expected no deeper nesting", c, depth);
     if (c == '"') {
         v->type = JSON_STRING;
         return parse_string(p, &v->text, &v->length);
@@ -448,9 +417,9 @@ static int parse_value(Parser *p, JsonValue *v, int depth)
         return parse_number(p, v);
     switch (c) {
     case '{':
-        return parse_object(p, v, depth);
+        return parse_members(p, v, JSON_OBJECT, depth);
     case '[':
-        return parse_array(p, v, depth);
+        return parse_members(p, v, JSON_ARRAY, depth);
     case 'n':
         return parse_literal(p, v, JSON_NULL, "null");
     case 't':
@@ -481,19 +450,14 @@ JsonValue *json_parse(const char *text, size_t length, char err[512])
 
 /* ---- reading a tree ---------------------------------------------------------------------------------------------- */
 
-static bool same_bytes(const char *a, size_t a_length, const char *b, size_t b_length)
-{
-    return a_length == b_length && memcmp(a, b, a_length) == 0;
-}
-
 bool json_key_is(const JsonValue *member, const char *name)
 {
-    return member && member->key && same_bytes(member->key, member->key_length, name, strlen(name));
+    return member && member->key && text_same(member->key, member->key_length, name, strlen(name));
 }
 
 bool json_string_is(const JsonValue *value, const char *text)
 {
-    return value && value->type == JSON_STRING && same_bytes(value->text, value->length, text, strlen(text));
+    return value && value->type == JSON_STRING && text_same(value->text, value->length, text, strlen(text));
 }
 
 /* A loop over the members is fine for the few keys of a config; the header of a checkpoint gets an index of its own. */
@@ -679,18 +643,15 @@ typedef struct {
 static int compare_members(const void *a, const void *b)
 {
     const NamedMember *x = a, *y = b;
-    uint32_t m = x->member->key_length, n = y->member->key_length;
-    int order = memcmp(x->member->key, y->member->key, MIN(m, n));
-    if (order)
-        return order;
-    if (m != n)
-        return m < n ? -1 : 1;
-    return x->index < y->index ? -1 : 1;
+    int order = text_compare(x->member->key, x->member->key_length, y->member->key, y->member->key_length);
+    if (order == 0)
+        return x->index < y->index ? -1 : 1;
+    return order;
 }
 
 static bool same_name(const JsonValue *a, const JsonValue *b)
 {
-    return same_bytes(a->key, a->key_length, b->key, b->key_length);
+    return text_same(a->key, a->key_length, b->key, b->key_length);
 }
 
 /* What to print for each member of the object, fresh [length]: the last value of its name at the first member of that
@@ -779,7 +740,7 @@ static void print_value(FILE *out, const JsonValue *v, JsonStyle style, int dept
         fputs("null", out);
     else if (canonical && v->type == JSON_REAL)
         json_write_double(out, strtod(v->text, NULL));
-    else if (canonical && same_bytes(v->text, v->length, "-0", 2))
+    else if (canonical && text_same(v->text, v->length, "-0", 2))
         putc('0', out);
     else
         fwrite(v->text, 1, v->length, out);

@@ -56,7 +56,7 @@ size_t dtype_bits(Dtype dtype)
 int dtype_parse(const char *text, size_t length, Dtype *dtype)
 {
     for (size_t i = 0; i < DTYPE_COUNT; i++)
-        if (strlen(dtypes[i].name) == length && memcmp(dtypes[i].name, text, length) == 0) {
+        if (text_same(dtypes[i].name, strlen(dtypes[i].name), text, length)) {
             *dtype = (Dtype)i;
             return 0;
         }
@@ -157,7 +157,7 @@ static uint32_t *lookup_slot(const SafetensorsFile *st, const char *name, size_t
     for (size_t i = (size_t)hash_bytes(name, length, (uintptr_t)st->lookup);; i++) {
         uint32_t *slot = &st->lookup[i & (st->lookup_size - 1)];
         const SafetensorsTensor *t = *slot ? &st->tensors[*slot - 1] : NULL;
-        if (!t || (t->name_length == length && memcmp(t->name, name, length) == 0))
+        if (!t || text_same(t->name, t->name_length, name, length))
             return slot;
     }
 }

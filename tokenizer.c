@@ -447,42 +447,40 @@ static int encode_words(Tokenizer *t, const char *s, size_t n, IdList *ids)
     return 0;
 }
 
-/* Append the ids of text in NFC; added: those tokens are recognized that are to be found after NFC. */
-static int encode_normalized(Tokenizer *t, const char *s, size_t n, bool added, IdList *ids)
+static int encode_between(Tokenizer *t, const char *s, size_t n, bool added, IdList *ids);
+
+/* Append the ids of text with the added tokens of that set, if `added`, and words between them. plain: as for
+ * tokenizer_encode_marked() */
+static int encode_set(Tokenizer *t, int set, const char *s, size_t n, bool added, const char *plain, IdList *ids)
 {
-    size_t begin = 0, at = 0;
-    const AddedToken *a;
-    while (added && (a = next_added(&t->added[AFTER_NFC], s, n, NULL, &at))) {
-        if (encode_words(t, s + begin, at - begin, ids) || id_list_append(ids, a->id))
+    for (size_t begin = 0;;) {
+        size_t end = begin;
+        const AddedToken *a = added ? next_added(&t->added[set], s, n, plain, &end) : NULL;
+        size_t length = (a ? end : n) - begin;
+        int status = set == BEFORE_NFC ? encode_between(t, s + begin, length, added && !plain, ids)
+                                       : encode_words(t, s + begin, length, ids);
+        if (status || !a)
+            return status;
+        if (id_list_append(ids, a->id))
             return -1;
-        at += a->length;
-        begin = at;
+        begin = end + a->length;
     }
-    return encode_words(t, s + begin, n - begin, ids);
 }
 
 /* Append the ids of text between added tokens that were found before NFC. */
 static int encode_between(Tokenizer *t, const char *s, size_t n, bool added, IdList *ids)
 {
     if (!t->nfc || unicode_is_nfc(s, n))
-        return encode_normalized(t, s, n, added, ids);
+        return encode_set(t, AFTER_NFC, s, n, added, NULL, ids);
     char *normalized = unicode_nfc(s, n, &n);
-    int status = normalized ? encode_normalized(t, normalized, n, added, ids) : -1;
+    int status = normalized ? encode_set(t, AFTER_NFC, normalized, n, added, NULL, ids) : -1;
     free(normalized);
     return status;
 }
 
 int tokenizer_encode_marked(Tokenizer *t, const char *s, size_t n, bool added, const char *plain, IdList *ids)
 {
-    size_t begin = 0, at = 0;
-    const AddedToken *a;
-    while (added && (a = next_added(&t->added[BEFORE_NFC], s, n, plain, &at))) {
-        if (encode_between(t, s + begin, at - begin, !plain, ids) || id_list_append(ids, a->id))
-            return -1;
-        at += a->length;
-        begin = at;
-    }
-    return encode_between(t, s + begin, n - begin, added && !plain, ids);
+    return encode_set(t, BEFORE_NFC, s, n, added, plain, ids);
 }
 
 int tokenizer_encode(Tokenizer *t, const char *text, size_t length, bool added, IdList *ids, char err[512])
@@ -567,12 +565,11 @@ void tokenizer_close(Tokenizer *t)
             free(t->added[set].items[i].text);
         free(t->added[set].items);
     }
-    void *const tables[] = {t->bytes,      t->pieces,        t->vocab,
-                            t->merges,     t->boundary_rank, t->character_tokens,
-                            t->word_cache, t->chat_file,     t->default_system};
+    void *const tables[] = {t->bytes,         t->pieces,           t->vocab,      t->merges,
+                            t->boundary_rank, t->character_tokens, t->word_cache, t->default_system};
     for (size_t i = 0; i < COUNT_OF(tables); i++)
         free(tables[i]);
-    text_free(&t->chat_template);
+    tokenizer_free_file(&t->chat);
     free(t);
 }
 

@@ -122,17 +122,15 @@ static atomic_int level_in_use = -1; /* -1: nobody has asked yet */
 
 CpuLevel cpu_level(void)
 {
-    int level = atomic_load_explicit(&level_in_use, memory_order_relaxed);
-    if (level < 0) {
-        level = (int)cpu_level_best();
-        atomic_store_explicit(&level_in_use, level, memory_order_relaxed);
-    }
+    int level = level_in_use;
+    if (level < 0)
+        level_in_use = level = (int)cpu_level_best();
     return (CpuLevel)level;
 }
 
 void cpu_set_level(CpuLevel level)
 {
-    atomic_store_explicit(&level_in_use, (int)level, memory_order_relaxed);
+    level_in_use = (int)level;
 }
 
 int cpu_level_from_environment(char err[512])
@@ -163,12 +161,14 @@ int cpu_level_from_environment(char err[512])
 
 /* ---- numbers in small system files ------------------------------------------------------------------------------- */
 
-/* Read root/directory/name into text; false if it can't be read or doesn't fit. (Not file_read(): these files tell no
- * size, and there is no message to write.) */
-static bool read_file(char *text, size_t size, const char *root, const char *directory, const char *name)
+const char *cpu_root = "";
+
+/* Read directory/name into text; false if it can't be read or doesn't fit. (Not file_read(): these files tell no size,
+ * and there is no message to write.) */
+static bool read_file(char *text, size_t size, const char *directory, const char *name)
 {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s%s%s", root, directory, name) >= (int)sizeof path)
+    if (snprintf(path, sizeof path, "%s%s/%s", cpu_root, directory, name) >= (int)sizeof path)
         return false;
     FILE *f = fopen(path, "re");
     if (!f)
@@ -183,10 +183,10 @@ static bool read_file(char *text, size_t size, const char *root, const char *dir
 #ifdef __linux__
 
 /* The number at the start of a file. UINT64_MAX means no limit: "max", "-1", or there is no such file. */
-static uint64_t read_limit(const char *root, const char *directory, const char *name)
+static uint64_t read_limit(const char *directory, const char *name)
 {
     char text[128];
-    if (!read_file(text, sizeof text, root, directory, name) || text[0] < '0' || text[0] > '9')
+    if (!read_file(text, sizeof text, directory, name) || text[0] < '0' || text[0] > '9')
         return UINT64_MAX;
     return strtoull(text, NULL, 10);
 }
@@ -205,122 +205,91 @@ static uint64_t find_number(const char *text, const char *word)
 
 /* ---- control groups ---------------------------------------------------------------------------------------------- */
 
-/* A group limits those below it, so each directory from the process's own up to the mount point is asked. Inside a
- * container perhaps only the upper ones are visible. */
-typedef uint64_t GroupLimit(const char *root, const char *directory);
+/* What the group with this directory leaves of something; version is that of its hierarchy, 1 or 2. */
+typedef uint64_t GroupLimit(const char *directory, int version);
 
-static uint64_t least_up_to_root(const char *root, const char *mount, const char *group, GroupLimit *limit)
+/* Lower *least to the limits of a group. It limits those below it, so each directory from its own up to the mount point
+ * is asked. Inside a container perhaps only the upper ones are visible. */
+static void lower_to_group(uint64_t *least, const char *mount, const char *group, GroupLimit *limit, int version)
 {
     char path[PATH_MAX];
-    uint64_t least = UINT64_MAX;
-    size_t top = strlen(mount);
-    if (snprintf(path, sizeof path, "%s%s/", mount, group) >= (int)sizeof path)
-        return UINT64_MAX;
-    for (;;) {
-        size_t end = strlen(path);
-        while (end > top && path[end - 1] == '/')
-            end--;
-        path[end] = '/';
-        path[end + 1] = '\0';
-        uint64_t here = limit(root, path);
-        least = MIN(here, least);
-        if (end <= top)
-            return least;
-        while (end > top && path[end - 1] != '/')
-            end--;
-        path[end] = '\0';
-    }
+    int top = snprintf(path, sizeof path, "/sys/fs/cgroup/%s", mount), n = (int)sizeof path - top;
+    if (n <= 0 || snprintf(path + top, (size_t)n, "%s", group) >= n)
+        return;
+    char *slash;
+    do {
+        uint64_t here = limit(path, version);
+        *least = MIN(*least, here);
+        slash = strrchr(path + top, '/');
+        if (slash)
+            *slash = '\0';
+    } while (slash);
 }
 
 /* Whether a list such as "cpu,cpuacct" has the word. */
-static bool list_has(const char *list, size_t length, const char *word)
+static bool list_has(const char *list, const char *word)
 {
     size_t n = strlen(word);
-    for (size_t i = 0; i + n <= length; i++)
-        if (!strncmp(list + i, word, n) && (i == 0 || list[i - 1] == ',') && (i + n == length || list[i + n] == ','))
+    for (const char *at = list; (at = strstr(at, word)); at++)
+        if ((at == list || at[-1] == ',') && (at[n] == ',' || at[n] == '\0'))
             return true;
     return false;
 }
 
 /* The least limit of the process's groups. Lines of /proc/self/cgroup: "0::/path" is the one hierarchy of version 2,
  * "5:cpu,cpuacct:/path" is one of version 1. */
-static uint64_t group_limit(const char *root, const char *controller, GroupLimit *version1, GroupLimit *version2)
+static uint64_t group_limit(const char *controller, GroupLimit *limit)
 {
-    char text[16384], mount[300];
+    char text[16384], *rest;
     uint64_t least = UINT64_MAX;
-    if (!read_file(text, sizeof text, root, "/proc/self/", "cgroup"))
+    if (!read_file(text, sizeof text, "/proc/self", "cgroup"))
         return least;
-    char *rest = text;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
-        if (!path || path - list > 200)
+        char *list = strchr(line, ':'), *group = list ? strchr(list + 1, ':') : NULL;
+        if (!group)
             continue;
-        uint64_t limit = UINT64_MAX;
-        int length = (int)(path - list - 1);
-        if (length == 0) {
-            limit = least_up_to_root(root, "/sys/fs/cgroup", path + 1, version2);
-            uint64_t hybrid = least_up_to_root(root, "/sys/fs/cgroup/unified", path + 1, version2);
-            limit = MIN(hybrid, limit);
-        } else if (list_has(list + 1, (size_t)length, controller)) {
-            snprintf(mount, sizeof mount, "/sys/fs/cgroup/%.*s", length, list + 1);
-            limit = least_up_to_root(root, mount, path + 1, version1);
-            snprintf(mount, sizeof mount, "/sys/fs/cgroup/%s", controller);
-            uint64_t other = least_up_to_root(root, mount, path + 1, version1);
-            limit = MIN(other, limit);
+        *group++ = '\0';
+        if (!*++list) {
+            lower_to_group(&least, "", group, limit, 2);
+            lower_to_group(&least, "unified", group, limit, 2);
+        } else if (list_has(list, controller)) {
+            lower_to_group(&least, list, group, limit, 1);
+            lower_to_group(&least, controller, group, limit, 1);
         }
-        least = MIN(limit, least);
     }
     return least;
 }
 
-/* Whole processors that a quota of time per period amounts to, at least 1. */
-static uint64_t processors(uint64_t quota, uint64_t period)
+/* Whole processors that the group's quota of time per period amounts to, at least 1. */
+static uint64_t processors_granted(const char *directory, int version)
 {
+    uint64_t quota = read_limit(directory, version == 1 ? "cpu.cfs_quota_us" : "cpu.max");
+    uint64_t period = read_limit(directory, "cpu.cfs_period_us");
+    char text[128], *second;
+    if (version == 2 && read_file(text, sizeof text, directory, "cpu.max")) { /* "max 100000" or "150000 100000" */
+        strtoull(text, &second, 10);
+        period = strtoull(second, NULL, 10);
+    }
     if (quota == UINT64_MAX || period == UINT64_MAX || !period)
         return UINT64_MAX;
-    return quota >= period ? quota / period : 1;
+    return MAX(quota / period, 1);
 }
 
-static uint64_t cpu_limit_v1(const char *root, const char *directory)
+/* Bytes that the group may still take. Files in the page cache count as used there, but give way. */
+static uint64_t memory_left(const char *directory, int version)
 {
-    return processors(read_limit(root, directory, "cpu.cfs_quota_us"),
-                      read_limit(root, directory, "cpu.cfs_period_us"));
-}
-
-static uint64_t cpu_limit_v2(const char *root, const char *directory)
-{
-    char text[128], *period; /* "max 100000" or "150000 100000" */
-    if (!read_file(text, sizeof text, root, directory, "cpu.max") || text[0] < '0' || text[0] > '9')
-        return UINT64_MAX;
-    uint64_t quota = strtoull(text, &period, 10);
-    return processors(quota, strtoull(period, NULL, 10));
-}
-
-/* What a group's limit leaves. Files in the page cache count as used there, but give way. */
-static uint64_t memory_left(const char *root, const char *directory, const char *max, const char *now,
-                            const char *prefix)
-{
-    uint64_t limit = read_limit(root, directory, max), used = read_limit(root, directory, now);
+    bool old = version == 1;
+    uint64_t limit = read_limit(directory, old ? "memory.limit_in_bytes" : "memory.max");
+    uint64_t used = read_limit(directory, old ? "memory.usage_in_bytes" : "memory.current");
+    char text[8192];
     if (limit == UINT64_MAX || used == UINT64_MAX)
         return limit;
-    char text[8192], active[32], inactive[32];
-    if (read_file(text, sizeof text, root, directory, "memory.stat")) {
-        snprintf(active, sizeof active, "%sactive_file ", prefix);
-        snprintf(inactive, sizeof inactive, "%sinactive_file ", prefix);
-        uint64_t cache = find_number(text, active) + find_number(text, inactive);
-        used = used > cache ? used - cache : 0;
+    if (read_file(text, sizeof text, directory, "memory.stat")) {
+        uint64_t cache = find_number(text, old ? "total_active_file " : "active_file ") +
+                         find_number(text, old ? "total_inactive_file " : "inactive_file ");
+        used -= MIN(cache, used);
     }
-    return limit > used ? limit - used : 0;
-}
-
-static uint64_t memory_left_v1(const char *root, const char *directory)
-{
-    return memory_left(root, directory, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_");
-}
-
-static uint64_t memory_left_v2(const char *root, const char *directory)
-{
-    return memory_left(root, directory, "memory.max", "memory.current", "");
+    return limit - MIN(used, limit);
 }
 
 /* ---- processors and memory --------------------------------------------------------------------------------------- */
@@ -342,11 +311,11 @@ static cpu_set_t *affinity(size_t *bytes)
 }
 
 /* Whether processor `cpu` shares its core with a lower one of the set. The files say "0,64" or "0-1". */
-static bool is_second_thread(const char *root, const cpu_set_t *set, size_t bytes, size_t cpu)
+static bool is_second_thread(const cpu_set_t *set, size_t bytes, size_t cpu)
 {
     char directory[64], text[256], *p = text;
-    snprintf(directory, sizeof directory, "/sys/devices/system/cpu/cpu%zu/topology/", cpu);
-    if (!read_file(text, sizeof text, root, directory, "thread_siblings_list"))
+    snprintf(directory, sizeof directory, "/sys/devices/system/cpu/cpu%zu/topology", cpu);
+    if (!read_file(text, sizeof text, directory, "thread_siblings_list"))
         return false;
     while (*p >= '0' && *p <= '9') {
         unsigned long first = strtoul(p, &p, 10), last = first;
@@ -360,82 +329,28 @@ static bool is_second_thread(const char *root, const cpu_set_t *set, size_t byte
     return false;
 }
 
-/* Count the processors that this process may run on, and the cores among them. */
-static void count_processors(const char *root, size_t *logical, size_t *cores)
-{
-    size_t bytes;
-    cpu_set_t *set = affinity(&bytes);
-    *logical = *cores = 0;
-    if (!set) {
-        long online = sysconf(_SC_NPROCESSORS_ONLN);
-        *logical = *cores = online > 0 ? (size_t)online : 1;
-        return;
-    }
-    for (size_t cpu = 0; cpu < bytes * 8; cpu++)
-        if (CPU_ISSET_S(cpu, bytes, set)) {
-            *logical += 1;
-            if (!is_second_thread(root, set, bytes, cpu))
-                *cores += 1;
-        }
-    CPU_FREE(set);
-}
-
-static uint64_t cpu_quota(const char *root)
-{
-    return group_limit(root, "cpu", cpu_limit_v1, cpu_limit_v2);
-}
-
-static uint64_t memory_of_groups(const char *root)
-{
-    return group_limit(root, "memory", memory_left_v1, memory_left_v2);
-}
-
 /* What the system has left: MemAvailable, and if it never grants more than it has, what is left of its commit limit. */
-static uint64_t memory_of_system(const char *root)
+static uint64_t memory_of_system(void)
 {
     char text[8192];
-    if (!read_file(text, sizeof text, root, "/proc/", "meminfo") || !strstr(text, "MemAvailable:"))
+    if (!read_file(text, sizeof text, "/proc", "meminfo") || !strstr(text, "MemAvailable:"))
         return UINT64_MAX;
     uint64_t left = find_number(text, "MemAvailable:") * 1024;
-    if (read_limit(root, "/proc/sys/vm/", "overcommit_memory") == 2) {
+    if (read_limit("/proc/sys/vm", "overcommit_memory") == 2) {
         uint64_t limit = find_number(text, "CommitLimit:") * 1024, used = find_number(text, "Committed_AS:") * 1024;
-        uint64_t uncommitted = limit > used ? limit - used : 0;
-        left = MIN(uncommitted, left);
+        left = MIN(left, limit - MIN(used, limit));
     }
     return left;
 }
 
 #else
 
-static void count_processors(const char *root, size_t *logical, size_t *cores)
-{
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    (void)root;
-    *logical = *cores = online > 0 ? (size_t)online : 1;
-#ifdef __APPLE__
-    int physical;
-    size_t size = sizeof physical;
-    if (!sysctlbyname("hw.physicalcpu", &physical, &size, NULL, 0) && physical > 0)
-        *cores = (size_t)physical;
-#endif
-}
-
-static uint64_t cpu_quota(const char *root)
-{
-    (void)root;
-    return UINT64_MAX;
-}
-
-static uint64_t memory_of_groups(const char *root)
-{
-    (void)root;
-    return UINT64_MAX;
-}
+/* There are no control groups. */
+#define group_limit(controller, limit) UINT64_MAX
 
 /* What the system has left: pages that are free or were not used lately. */
-static uint64_t memory_of_system(const char *root)
+static uint64_t memory_of_system(void)
 {
-    (void)root;
 #ifdef __APPLE__
     vm_statistics64_data_t pages;
     mach_msg_type_number_t count = HOST_VM_INFO64_COUNT;
@@ -447,59 +362,73 @@ static uint64_t memory_of_system(const char *root)
 
 #endif
 
+/* Count the processors that this process may run on, and the cores among them. */
+static void count_processors(size_t *logical, size_t *cores)
+{
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    *logical = *cores = (size_t)MAX(online, 1);
+#ifdef __linux__
+    size_t bytes;
+    cpu_set_t *set = affinity(&bytes);
+    if (!set)
+        return;
+    *logical = *cores = 0;
+    for (size_t cpu = 0; cpu < bytes * 8; cpu++)
+        if (CPU_ISSET_S(cpu, bytes, set)) {
+            *logical += 1;
+            if (!is_second_thread(set, bytes, cpu))
+                *cores += 1;
+        }
+    CPU_FREE(set);
+#elif defined(__APPLE__)
+    int physical;
+    size_t size = sizeof physical;
+    if (!sysctlbyname("hw.physicalcpu", &physical, &size, NULL, 0) && physical > 0)
+        *cores = (size_t)physical;
+#endif
+}
+
 static int least_count(uint64_t a, uint64_t b)
 {
     uint64_t least = MIN(a, b);
     return (int)MIN(MAX(least, 1), INT_MAX);
 }
 
-int cpu_cores_usable_under(const char *root)
-{
-    size_t logical, cores;
-    count_processors(root, &logical, &cores);
-    return least_count(cores, cpu_quota(root));
-}
-
 int cpu_cores_usable(void)
 {
-    return cpu_cores_usable_under("");
+    size_t logical, cores;
+    count_processors(&logical, &cores);
+    return least_count(cores, group_limit("cpu", processors_granted));
 }
 
 int cpu_threads_usable(void)
 {
     size_t logical, cores;
-    count_processors("", &logical, &cores);
-    return least_count(logical, cpu_quota(""));
+    count_processors(&logical, &cores);
+    return least_count(logical, group_limit("cpu", processors_granted));
 }
 
 /* The bytes that a resource limit leaves when so many pages are used. */
 static uint64_t below_limit(const struct rlimit *limit, uint64_t used_pages)
 {
     uint64_t most = (uint64_t)limit->rlim_cur, used = used_pages * (uint64_t)sysconf(_SC_PAGESIZE);
-    if (limit->rlim_cur == RLIM_INFINITY)
-        return UINT64_MAX;
-    return most > used ? most - used : 0;
+    return limit->rlim_cur == RLIM_INFINITY ? UINT64_MAX : most - MIN(used, most);
 }
 
-uint64_t cpu_memory_available_under(const char *root)
+uint64_t cpu_memory_available(void)
 {
     char text[256], *p = text;
     uint64_t pages[6] = {0}; /* statm: size, resident, shared, text, 0, data */
-    if (read_file(text, sizeof text, root, "/proc/self/", "statm"))
+    if (read_file(text, sizeof text, "/proc/self", "statm"))
         for (int i = 0; i < 6; i++)
             pages[i] = strtoull(p, &p, 10);
     struct rlimit space = {RLIM_INFINITY, RLIM_INFINITY}, data = space;
     getrlimit(RLIMIT_AS, &space);
     getrlimit(RLIMIT_DATA, &data);
-    const uint64_t limits[] = {memory_of_system(root), memory_of_groups(root), below_limit(&space, pages[0]),
+    const uint64_t limits[] = {memory_of_system(), group_limit("memory", memory_left), below_limit(&space, pages[0]),
                                below_limit(&data, pages[5])};
     uint64_t least = UINT64_MAX;
     for (size_t i = 0; i < COUNT_OF(limits); i++)
         least = MIN(limits[i], least);
     return least;
-}
-
-uint64_t cpu_memory_available(void)
-{
-    return cpu_memory_available_under("");
 }

@@ -26,8 +26,7 @@ int cpu_threads_usable(void);
 /* Bytes that this process may still take, by the system's memory, its control groups' limits and its own;
  * UINT64_MAX if the system does not tell. */
 uint64_t cpu_memory_available(void);
-/* The same, with the system's files (/proc, /sys) looked for under root. */
-int cpu_cores_usable_under(const char *root);
-uint64_t cpu_memory_available_under(const char *root);
+/* Where the system's files (/proc, /sys) are looked for: "", or in tests the path of a folder that holds some. */
+extern const char *cpu_root;
 
 #endif

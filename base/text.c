@@ -61,10 +61,11 @@ bool text_ends_with(const char *text, const char *end)
 
 int text_compare(const char *a, size_t a_length, const char *b, size_t b_length)
 {
-    int order = memcmp(a, b, MIN(a_length, b_length));
-    if (order != 0 || a_length == b_length)
-        return order;
-    return a_length < b_length ? -1 : 1;
+    size_t common = MIN(a_length, b_length);
+    int order = common ? memcmp(a, b, common) : 0;
+    if (order == 0 && a_length != b_length)
+        return a_length < b_length ? -1 : 1;
+    return order;
 }
 
 int text_close_stream(FILE *stream, char **text)

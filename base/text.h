@@ -32,6 +32,11 @@ int text_compare(const char *a, size_t a_length, const char *b, size_t b_length)
 /* Close what open_memstream() opened for *text. -1 if memory ran out: *text is then freed and NULL. */
 int text_close_stream(FILE *stream, char **text);
 
+static inline bool text_same(const char *a, size_t a_length, const char *b, size_t b_length)
+{
+    return a_length == b_length && (a_length == 0 || __builtin_memcmp(a, b, a_length) == 0);
+}
+
 /* ---- UTF-8 that may be broken ---- */
 
 bool text_is_utf8(const char *bytes, size_t length);

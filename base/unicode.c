@@ -1,5 +1,5 @@
-/* Sets of characters are kept as bits: code point c is bit c % 64 of word c / 64 % 4 of row index[c / 256]. Equal rows
- * are kept once, whichever set they are of.
+/* unicode_tables.h tells the facts as runs of code points. They are unpacked before main() starts, into arrays that are
+ * indexed by code point: a look-up is one load, and needs no lock and no check that the arrays are filled.
  *
  * NFC has three steps:
  *     decompose   each character into its base character and marks, as far as it goes
@@ -9,33 +9,114 @@
  *                 them is a starter or has the same or a higher class
  * Korean syllables are computed: U+AC00 + (L * 21 + V) * 28 + T.
  *
- * Most text needs none of this. Characters that NFC replaces, or that may compose with one before them, are the set
- * `unstable`; with all marks they are the set `changing`. No character outside of `changing` composes with anything
- * before it, so NFC's work is done in segments: each begins with the last such character and ends before the next.
+ * Most text needs none of this. Characters that NFC replaces, or that may compose with one before them, are UNSTABLE.
+ * A character that is neither unstable nor a mark composes with nothing before it, so NFC's work is done in segments:
+ * each begins with the last such character and ends before the next.
  */
 #include "base/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "base/unicode_tables.h"
 
-/* ---- classes ----------------------------------------------------------------------------------------------------- */
+/* ---- the tables, unpacked ---------------------------------------------------------------------------------------- */
 
-static bool in_set(const uint16_t index[], uint32_t c)
+/* Korean: leading consonants, vowels, trailing consonants (from T_BASE + 1 on), and syllables */
+enum { L_BASE = 0x1100, L_COUNT = 19, V_BASE = 0x1161, V_COUNT = 21, T_BASE = 0x11a7, T_COUNT = 28 };
+enum { S_BASE = 0xac00, S_COUNT = L_COUNT * V_COUNT * T_COUNT };
+
+typedef enum { LETTER = 1, NUMBER = 2, ZERO = 4, WIDE = 8, EXCLUDED = 16, UNSTABLE = 32 } Property;
+
+static uint8_t properties[UNICODE_LIMIT];
+static uint8_t combining_classes[UNICODE_LIMIT];
+static uint32_t parts[UNICODE_LIMIT][2]; /* one step of decomposition: {first, second}, {first, 0} or {0, 0} */
+static uint32_t composites[1 << 12];     /* hash table: two parts -> what NFC makes of them; 0: an empty slot */
+
+static bool has(uint32_t c, Property property)
 {
-    return c < UNICODE_LIMIT && (rows[index[c / 256]][c / 64 % 4] >> c % 64 & 1);
+    return c < UNICODE_LIMIT && (properties[c] & property);
 }
+
+/* The slot of the composite of the two, or the empty one where it belongs. */
+static uint32_t *composite_slot(uint32_t first, uint32_t second)
+{
+    for (size_t i = (size_t)hash_mix((uint64_t)first << 32 | second);; i++) {
+        uint32_t *slot = &composites[i % COUNT_OF(composites)];
+        if (!*slot || (parts[*slot][0] == first && parts[*slot][1] == second))
+            return slot;
+    }
+}
+
+/* runs: by turns how many code points are not in the set and how many are. */
+static void unpack_set(const uint16_t *runs, size_t n, Property property)
+{
+    uint8_t *at = properties;
+    for (size_t i = 0; i < n; i += 2) {
+        at += runs[i];
+        for (const uint8_t *end = at + runs[i + 1]; at < end; at++)
+            *at |= (uint8_t)property;
+    }
+}
+
+/* Must come after the set of EXCLUDED, whose parts NFC does not put together again. */
+static void unpack_decomposition(uint32_t c, uint32_t first, uint32_t second)
+{
+    bool composes = second && !has(c, EXCLUDED);
+    parts[c][0] = first;
+    parts[c][1] = second;
+    if (composes)
+        *composite_slot(first, second) = c;
+    properties[composes ? second : c] |= UNSTABLE;
+}
+
+static void unpack_ideographs(uint32_t c, const uint32_t *text)
+{
+    for (; *text; text++, c++)
+        if (*text != '.')
+            unpack_decomposition(c, *text, 0);
+}
+
+__attribute__((constructor)) static void unpack(void)
+{
+    static const uint16_t korean[] = {V_BASE, V_COUNT, T_BASE + 1 - V_BASE - V_COUNT, T_COUNT - 1};
+    unpack_set(letters, COUNT_OF(letters), LETTER);
+    unpack_set(numbers, COUNT_OF(numbers), NUMBER);
+    unpack_set(zero, COUNT_OF(zero), ZERO);
+    unpack_set(wide, COUNT_OF(wide), WIDE);
+    unpack_set(excluded, COUNT_OF(excluded), EXCLUDED);
+    unpack_set(korean, COUNT_OF(korean), UNSTABLE);
+    uint8_t *at = combining_classes;
+    for (size_t i = 0; i < COUNT_OF(marks); i += 3) {
+        at += marks[i];
+        memset(at, marks[i + 2], marks[i + 1]);
+        at += marks[i + 1];
+    }
+    uint32_t c = 0;
+    for (size_t i = 0; i < COUNT_OF(decompositions); i++) {
+        uint32_t first = decompositions[i][0], second = decompositions[i][1];
+        if (second == AT)
+            c = first - 1;
+        else if (first)
+            unpack_decomposition(c, first, second);
+        c++;
+    }
+    unpack_ideographs(0xf900, ideographs_f900);
+    unpack_ideographs(0x2f800, ideographs_2f800);
+}
+
+/* ---- classes ----------------------------------------------------------------------------------------------------- */
 
 bool unicode_is_letter(uint32_t c)
 {
-    return in_set(letter_rows, c);
+    return has(c, LETTER);
 }
 
 bool unicode_is_number(uint32_t c)
 {
-    return in_set(number_rows, c);
+    return has(c, NUMBER);
 }
 
 bool unicode_is_space(uint32_t c)
@@ -48,9 +129,9 @@ int unicode_width(uint32_t c)
 {
     if (c >= 0x20 && c < 0x7f)
         return 1;
-    if (in_set(zero_rows, c) || (c >= 0xe0000 && c <= 0xe0fff))
+    if (has(c, ZERO) || (c >= 0xe0000 && c <= 0xe0fff))
         return 0;
-    return in_set(wide_rows, c) || (c >= 0x20000 && c <= 0x3fffd) ? 2 : 1;
+    return has(c, WIDE) || (c >= 0x20000 && c <= 0x3fffd) ? 2 : 1;
 }
 
 /* ---- UTF-8 ------------------------------------------------------------------------------------------------------- */
@@ -104,56 +185,24 @@ size_t unicode_encode(uint32_t c, char out[4])
 
 /* ---- NFC --------------------------------------------------------------------------------------------------------- */
 
-enum { S_BASE = 0xac00, S_COUNT = 11172 };
-enum { L_BASE = 0x1100, L_COUNT = 19, V_BASE = 0x1161, V_COUNT = 21, T_BASE = 0x11a7, T_COUNT = 28 };
-
 static uint8_t combining_class(uint32_t c)
 {
-    size_t low = 0, high = COUNT_OF(combining);
-    if (c < 0x300)
-        return 0;
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (c > combining[middle].last)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < COUNT_OF(combining) && c >= combining[low].first ? combining[low].class : 0;
+    return c < UNICODE_LIMIT ? combining_classes[c] : 0;
 }
 
 /* One step of decomposition: c into *first and *second; *second is 0 where *first alone replaces c. False if c has no
  * decomposition. */
 static bool decompose(uint32_t c, uint32_t *first, uint32_t *second)
 {
-    size_t low = 0, high = COUNT_OF(decompositions);
-    *second = 0;
     if (c >= S_BASE && c < S_BASE + S_COUNT) {
         uint32_t s = c - S_BASE, t = s % T_COUNT;
         *first = t ? c - t : L_BASE + s / (V_COUNT * T_COUNT);
         *second = t ? T_BASE + t : V_BASE + s / T_COUNT % V_COUNT;
         return true;
     }
-    if (c - 0xf900 < COUNT_OF(ideographs_f900) && ideographs_f900[c - 0xf900]) {
-        *first = ideographs_f900[c - 0xf900];
-        return true;
-    }
-    if (c - 0x2f800 < COUNT_OF(ideographs_2f800) && ideographs_2f800[c - 0x2f800]) {
-        *first = ideographs_2f800[c - 0x2f800];
-        return true;
-    }
-    while (low < high) {
-        size_t middle = (low + high) / 2;
-        if (c > decompositions[middle].whole)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    if (low == COUNT_OF(decompositions) || decompositions[low].whole != c)
-        return false;
-    *first = decompositions[low].first;
-    *second = decompositions[low].second;
-    return true;
+    *first = c < UNICODE_LIMIT ? parts[c][0] : 0;
+    *second = c < UNICODE_LIMIT ? parts[c][1] : 0;
+    return *first;
 }
 
 /* The composite of the two, 0 if there is none. */
@@ -163,19 +212,7 @@ static uint32_t compose(uint32_t first, uint32_t second)
         return S_BASE + ((first - L_BASE) * V_COUNT + (second - V_BASE)) * T_COUNT;
     if (first - S_BASE < S_COUNT && (first - S_BASE) % T_COUNT == 0 && second - T_BASE - 1 < T_COUNT - 1)
         return first + (second - T_BASE);
-    uint64_t key = (uint64_t)first << 32 | second;
-    size_t low = 0, high = COUNT_OF(compositions);
-    while (low < high) {
-        size_t middle = (low + high) / 2, at = compositions[middle];
-        uint64_t here = (uint64_t)decompositions[at].first << 32 | decompositions[at].second;
-        if (here == key)
-            return decompositions[at].whole;
-        if (here < key)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return 0;
+    return *composite_slot(first, second);
 }
 
 bool unicode_is_nfc(const char *text, size_t length)
@@ -195,12 +232,8 @@ bool unicode_is_nfc(const char *text, size_t length)
         }
         uint32_t c;
         i += unicode_decode(text + i, length - i, &c);
-        if (!in_set(changing_rows, c)) {
-            last = 0;
-            continue;
-        }
         uint8_t class = combining_class(c);
-        if (class < last || in_set(unstable_rows, c))
+        if ((class && class < last) || has(c, UNSTABLE))
             return false;
         last = class;
     }
@@ -232,22 +265,15 @@ static int segment_append(Segment *s, uint32_t c)
     return 0;
 }
 
-/* Append the full decomposition of c. */
+/* Append the full decomposition of c. Only first parts can be taken apart again. */
 static int append_decomposed(Segment *s, uint32_t c)
 {
-    uint32_t tail[8], first, second; /* no chain has more than three second parts */
-    size_t n = 0;
-    while (n < COUNT_OF(tail) && decompose(c, &first, &second)) {
-        if (second)
-            tail[n++] = second;
-        c = first;
-    }
-    if (segment_append(s, c))
+    uint32_t first, second;
+    if (!decompose(c, &first, &second))
+        return segment_append(s, c);
+    if (append_decomposed(s, first))
         return -1;
-    while (n > 0)
-        if (segment_append(s, tail[--n]))
-            return -1;
-    return 0;
+    return second ? segment_append(s, second) : 0;
 }
 
 static int compare_items(const void *a, const void *b)
@@ -312,7 +338,7 @@ char *unicode_nfc(const char *text, size_t length, size_t *out_length)
     for (size_t i = 0, size; out && i < length; i += size) {
         uint32_t c, before = 0;
         size = unicode_decode(text + i, length - i, &c);
-        if (!in_set(changing_rows, c)) {
+        if (!has(c, UNSTABLE) && !combining_class(c)) {
             if (s.count)
                 written += finish_segment(&s, out + written);
             memcpy(out + written, text + i, size);

@@ -4,19 +4,12 @@
 #include "commands/options.h"
 #include "commands/terminal.h"
 
-#include <string.h>
-
-static bool same_text(const char *a, size_t a_length, const char *b, size_t b_length)
-{
-    return a_length == b_length && memcmp(a, b, a_length) == 0;
-}
-
 static bool same_metadata(const SafetensorsFile *a, const SafetensorsFile *b)
 {
     const JsonValue *m = json_get(a->header, "__metadata__"), *n = json_get(b->header, "__metadata__"),
                     *x = m ? m->child : NULL, *y = n ? n->child : NULL;
-    while (x && y && same_text(x->key, x->key_length, y->key, y->key_length) &&
-           same_text(x->text, x->length, y->text, y->length)) {
+    while (x && y && text_same(x->key, x->key_length, y->key, y->key_length) &&
+           text_same(x->text, x->length, y->text, y->length)) {
         x = x->next;
         y = y->next;
     }

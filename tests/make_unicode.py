@@ -63,10 +63,6 @@ def write_facts(facts):
     print("}")
 
 
-def hexadecimal(number):
-    return f"{number:#x}" if number else "0"
-
-
 def wrapped(items, width=118):
     """Items joined by commas, in lines of at most width columns."""
     lines, line = [], "   "
@@ -78,80 +74,53 @@ def wrapped(items, width=118):
     return "\n".join(lines + [line])
 
 
-def sparse(numbers):
-    """Initializers of an array. What is missing is 0: behind a long run of zeros, an entry tells its index."""
-    zeros = 0
-    for i, number in enumerate(numbers):
-        if number == 0:
-            zeros += 1
-            continue
-        if zeros > 4:
-            yield f"[{i}] = {number}"
-        else:
-            yield from ["0"] * zeros + [str(number)]
-        zeros = 0
+def runs(rows):
+    """[[first, last, ...]] in order -> for each: how many code points lie before it, how many are in it, ..."""
+    end = 0
+    for first, last, *rest in rows:
+        yield [first - end, last - first + 1] + rest
+        end = last + 1
 
 
-def trimmed(row):
-    """The row without zeros at its end, except for the first number."""
-    while len(row) > 1 and row[-1] == 0:
-        row = row[:-1]
-    return row
+def sequence(entries):
+    """{code point: [first, second]} in order as initializers. Code points without an entry are {0}, and after more than
+    two of them {c, AT} tells that of the next."""
+    previous = 0
+    for c, (first, second) in sorted(entries.items()):
+        gap = c - previous - 1
+        yield from ["{0}"] * gap if gap <= 2 else [f"{{{c:#x}, AT}}"]
+        name = repr(chr(first)) if chr(first).isascii() and chr(first).isalpha() else f"{first:#x}"
+        yield f"{{{name}, {second:#x}}}" if second else f"{{{name}}}"
+        previous = c
 
 
-def members(rows):
-    return {c for first, last in rows for c in range(first, last + 1)}
-
-
-def bitmaps(sets):
-    """Rows of 256 bits that the sets share, and for each set the row of every 256 code points. Row 0 is empty."""
-    rows, numbers, out = [(0, 0, 0, 0)], {(0, 0, 0, 0): 0}, {}
-    for name, points in sets.items():
-        index = []
-        for base in range(0, LIMIT, 256):
-            row = tuple(sum(1 << bit for bit in range(64) if base + word * 64 + bit in points) for word in range(4))
-            if row not in numbers:
-                numbers[row] = len(rows)
-                rows.append(row)
-            index.append(numbers[row])
-        out[name] = index
-    return rows, out
+def array(name, rows):
+    """All numbers of the rows, one behind another."""
+    return [f"static const uint16_t {name}[] = {{", wrapped(str(number) for row in rows for number in row), "};"]
 
 
 def tables(facts):
-    combining = facts["combining"]
-    pairs = [d for d in facts["decompositions"] if len(d) == 4]
-    singles = {d[0]: d[1] for d in facts["decompositions"] if len(d) == 3}
-    assert not {d[2] for d in pairs} & ({d[0] for d in pairs} | set(singles))  # only first parts are taken apart again
-    ideographs = {base: [singles.pop(base + i, 0) for i in range(size)]
+    entries = {d[0]: (d[1:-1] + [0])[:2] for d in facts["decompositions"]}
+    assert not {second for _, second in entries.values()} & set(entries)  # only first parts are taken apart again
+    ideographs = {base: [entries.pop(base + i, [ord("."), 0])[0] for i in range(size)]
                   for base, size in ((0xF900, 0x1DA), (0x2F800, 0x21E))}
-    rest = sorted([d[:3] for d in pairs] + [[c, to, 0] for c, to in singles.items()])
-    composed = sorted(((d[1], d[2], d[0]) for d in pairs if d[3]))
-    position = {d[0]: i for i, d in enumerate(rest)}
-    unstable = {d[0] for d in facts["decompositions"] if not d[-1]} | {d[2] for d in pairs if d[3]}
-    unstable |= set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))
-    changing = unstable | {c for first, last, _ in combining for c in range(first, last + 1)}
-    assert max(changing) < LIMIT
-    sets = {key: members(facts[key]) for key in ("letter", "number", "wide", "zero")}
-    sets["wide"] = {c for c in sets["wide"] if c < 0x20000}  # planes 2 and 3 are wide as a whole
-    sets["changing"], sets["unstable"] = changing, unstable
-    assert max(sets["letter"] | sets["number"]) < LIMIT
-    rows, indexes = bitmaps(sets)
-    out = ["static const uint64_t rows[][4] = {"]
-    out += [wrapped("{" + ", ".join(hexadecimal(w) for w in trimmed(row)) + "}" for row in rows), "};"]
-    for name, index in indexes.items():
-        out += [f"static const uint16_t {name}_rows[UNICODE_LIMIT / 256] = {{", wrapped(sparse(index)), "};"]
-    out += ["", "/* {first, last, combining class} */", "static const struct {",
-            "    uint32_t first, last;", "    uint8_t class;", "} combining[] = {",
-            wrapped(f"{{{a:#x}, {b:#x}, {k}}}" for a, b, k in combining), "};"]
-    out += ["", "/* {code point, its two parts} or {code point, what it stands for, 0}, by code point */",
-            "static const struct {", "    uint32_t whole, first, second;", "} decompositions[] = {",
-            wrapped(f"{{{a:#x}, {b:#x}, {hexadecimal(c)}}}" for a, b, c in rest), "};"]
-    out += ["", "/* The entries of decompositions[] that NFC composes, ordered by (first, second) */",
-            "static const uint16_t compositions[] = {", wrapped(str(position[c]) for _, _, c in composed), "};"]
+    out = ["/* Sets of characters: by turns how many are not in the set and how many are, from U+0000 on. */"]
+    out += array("letters", runs(facts["letter"])) + array("numbers", runs(facts["number"]))
+    out += array("zero", runs(r for r in facts["zero"] if r[0] < LIMIT))
+    out += array("wide", runs(r for r in facts["wide"] if r[0] < 0x20000))  # planes 2 and 3 are wide as a whole
+    out += ["", "/* Characters of two parts that NFC takes apart, and does not put together again */"]
+    excluded = ranges((d[0], 0) for d in facts["decompositions"] if len(d) == 4 and not d[3])
+    out += array("excluded", runs(r[:2] for r in excluded))
+    out += ["", "/* Marks: how many characters are none, how many are of a combining class, and that class */"]
+    out += array("marks", runs(facts["combining"]))
+    out += ["", "/* What characters are taken apart into, in order: two parts, one, or {0} if they are not.",
+            " * {c, AT}: the next entry is that of c. */",
+            "#define AT 1", "static const uint32_t decompositions[][2] = {", wrapped(sequence(entries)), "};"]
     for base, to in ideographs.items():
-        out += ["", f"/* What compatibility ideographs from U+{base:04X} on stand for; 0: themselves */",
-                f"static const uint32_t ideographs_{base:x}[] = {{", wrapped(hexadecimal(c) for c in to), "};"]
+        text = "".join(map(chr, to))
+        lines = [f'    U"{text[i:i + 56]}"' for i in range(0, len(text), 56)]
+        out += ["", f"/* What compatibility ideographs from U+{base:04X} on stand for; '.': themselves */",
+                f"static const uint32_t ideographs_{base:x}[] =", "\n".join(lines) + ";"]
     return "\n".join(out)
 
 
@@ -161,7 +130,7 @@ HEAD = f"""/* The tables of unicode.c, written by tests/make_unicode.py: it tell
 
 #include "base/base.h"
 
-#define UNICODE_LIMIT {LIMIT:#x}u /* no character beyond is in a set */
+#define UNICODE_LIMIT {LIMIT:#x}u /* no character beyond is in a table */
 
 """
 

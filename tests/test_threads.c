@@ -72,9 +72,10 @@ static void empty_root(void)
 
 static void test_cores(void)
 {
-    int all = cpu_cores_usable_under(root); /* nothing but the affinity */
-    check(all >= 1 && cpu_cores_usable() >= 1 && cpu_cores_usable() <= all, "%d cores, %d usable", all,
-          cpu_cores_usable());
+    int real = cpu_cores_usable();
+    cpu_root = root;
+    int all = cpu_cores_usable(); /* nothing but the affinity */
+    check(all >= 1 && real >= 1 && real <= all, "%d cores, %d usable", all, real);
     static const struct {
         const char *max;
         int cores;
@@ -87,24 +88,24 @@ static void test_cores(void)
     for (size_t i = 0; i < sizeof quotas / sizeof *quotas; i++) {
         int want = quotas[i].cores ? quotas[i].cores : all;
         put("/sys/fs/cgroup/outer/inner/cpu.max", quotas[i].max);
-        check(cpu_cores_usable_under(root) == want, "cpu.max %s: %d", quotas[i].max, cpu_cores_usable_under(root));
+        check(cpu_cores_usable() == want, "cpu.max %s: %d", quotas[i].max, cpu_cores_usable());
     }
     put("/sys/fs/cgroup/outer/cpu.max", "100000 100000\n");
-    check(cpu_cores_usable_under(root) == 1, "the outer group's quota holds too");
+    check(cpu_cores_usable() == 1, "the outer group's quota holds too");
     put("/proc/self/cgroup", "0::/elsewhere\n");
-    check(cpu_cores_usable_under(root) == all, "another group");
+    check(cpu_cores_usable() == all, "another group");
     put("/sys/fs/cgroup/cpu.max", "100000 100000\n");
-    check(cpu_cores_usable_under(root) == 1, "inside a container only the mount point is there");
+    check(cpu_cores_usable() == 1, "inside a container only the mount point is there");
     empty_root();
     put("/proc/self/cgroup", "3:cpuset:/a\n2:cpu,cpuacct:/a/b\n1:name=systemd:/a\n0::/\n");
     put("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1\n");
     put("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "100000\n");
-    check(cpu_cores_usable_under(root) == all, "version 1 without a quota");
+    check(cpu_cores_usable() == all, "version 1 without a quota");
     put("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "150000\n");
-    check(cpu_cores_usable_under(root) == 1, "version 1 with one and a half");
+    check(cpu_cores_usable() == 1, "version 1 with one and a half");
     empty_root();
     put("/proc/self/cgroup", "no colon\n:\n::\n0:\n9999\n");
-    check(cpu_cores_usable_under(root) == all, "nonsense in /proc/self/cgroup");
+    check(cpu_cores_usable() == all, "nonsense in /proc/self/cgroup");
     empty_root();
 }
 
@@ -112,7 +113,7 @@ static void test_cores(void)
 static void test_siblings(void)
 {
     cpu_set_t set;
-    int all = cpu_cores_usable_under(root), first = -1, count = 0;
+    int all = cpu_cores_usable(), first = -1, count = 0;
     if (sched_getaffinity(0, sizeof set, &set)) {
         skip("more processors than a cpu_set_t holds");
         return;
@@ -127,34 +128,36 @@ static void test_siblings(void)
             count++;
         }
     check(all == count, "%d processors without topology, %d in the set", all, count);
-    check(cpu_cores_usable_under(root) == 1, "all are threads of one core: %d", cpu_cores_usable_under(root));
+    check(cpu_cores_usable() == 1, "all are threads of one core: %d", cpu_cores_usable());
     empty_root();
 }
 
 static void test_memory(void)
 {
+    cpu_root = "";
     uint64_t real = cpu_memory_available();
+    cpu_root = root;
     check(real > 1 << 20, "%llu bytes", (unsigned long long)real);
     struct rlimit none = {RLIM_INFINITY, RLIM_INFINITY}, space;
     getrlimit(RLIMIT_AS, &space);
     if (space.rlim_cur == none.rlim_cur)
-        check(cpu_memory_available_under(root) == UINT64_MAX, "nothing tells");
+        check(cpu_memory_available() == UINT64_MAX, "nothing tells");
     put("/proc/meminfo", "MemTotal: 100 kB\nMemAvailable:    5000 kB\nCommitLimit: 900 kB\nCommitted_AS: 400 kB\n");
-    check(cpu_memory_available_under(root) == 5000 * 1024, "MemAvailable");
+    check(cpu_memory_available() == 5000 * 1024, "MemAvailable");
     put("/proc/sys/vm/overcommit_memory", "2\n");
-    check(cpu_memory_available_under(root) == 500 * 1024, "strict overcommit");
+    check(cpu_memory_available() == 500 * 1024, "strict overcommit");
     put("/proc/sys/vm/overcommit_memory", "0\n");
     put("/proc/self/cgroup", "0::/g\n");
     put("/sys/fs/cgroup/g/memory.max", "3000000\n");
     put("/sys/fs/cgroup/g/memory.current", "1000000\n");
-    check(cpu_memory_available_under(root) == 2000000, "group's limit");
+    check(cpu_memory_available() == 2000000, "group's limit");
     put("/sys/fs/cgroup/g/memory.stat",
         "anon 5\nfile 900000\ninactive_file 300000\nactive_file 500000\nunevictable 0\n");
-    check(cpu_memory_available_under(root) == 2800000, "page cache gives way");
+    check(cpu_memory_available() == 2800000, "page cache gives way");
     put("/sys/fs/cgroup/memory.max", "max\n");
-    check(cpu_memory_available_under(root) == 2800000, "no limit above");
+    check(cpu_memory_available() == 2800000, "no limit above");
     put("/sys/fs/cgroup/g/memory.current", "9000000\n");
-    check(cpu_memory_available_under(root) == 0, "over the limit");
+    check(cpu_memory_available() == 0, "over the limit");
     empty_root();
     put("/proc/self/statm", "1000 10 5 1 0 20 0\n");
     fflush(stdout);
@@ -164,7 +167,7 @@ static void test_memory(void)
             limit = space.rlim_max;
         setrlimit(RLIMIT_AS, &(struct rlimit){limit, space.rlim_max});
         getrlimit(RLIMIT_AS, &space);
-        _exit(space.rlim_cur != limit ? 2 : cpu_memory_available_under(root) != limit - 1000 * page);
+        _exit(space.rlim_cur != limit ? 2 : cpu_memory_available() != limit - 1000 * page);
     }
     int status = -1;
     wait(&status);
@@ -182,6 +185,7 @@ static void test_machine(void)
     test_cores();
     test_siblings();
     test_memory();
+    cpu_root = "";
     rmdir(root);
 }
 

@@ -110,14 +110,9 @@ static size_t take_name(Chat *c, const char **name)
     return (size_t)(c->at - *name);
 }
 
-static bool same(const char *a, size_t a_length, const char *b, size_t b_length)
-{
-    return a_length == b_length && (a_length == 0 || memcmp(a, b, a_length) == 0);
-}
-
 static bool is_word(const char *name, size_t length, const char *word)
 {
-    return same(name, length, word, strlen(word));
+    return text_same(name, length, word, strlen(word));
 }
 
 /* 'text' or "text"; c is at the quote. */
@@ -179,7 +174,7 @@ static int primary(Chat *c, Value *v)
     size_t n = take_name(c, &name);
     if (n == 1 && *name >= '0' && *name <= '9')
         *v = (Value){.kind = INTEGER, .number = *name - '0'};
-    else if (c->variable && same(name, n, c->variable, c->variable_length))
+    else if (c->variable && text_same(name, n, c->variable, c->variable_length))
         *v = (Value){.kind = MESSAGE, .number = (long)c->index};
     else if (c->variable && is_word(name, n, "loop"))
         v->kind = LOOP;
@@ -251,7 +246,7 @@ static int comparison(Chat *c, Value *v)
         bool unequal = c->at[-2] == '!';
         if (operand(c, &right) || !is_text(&right) || memchr(right.text, '\\', right.length))
             return unknown_syntax(c, from);
-        result = (is_text(v) && same(v->text, v->length, right.text, right.length)) != unequal;
+        result = (is_text(v) && text_same(v->text, v->length, right.text, right.length)) != unequal;
     } else if (take(c, "is")) {
         bool negated = take(c, "not");
         if (!take(c, "defined"))
@@ -465,14 +460,14 @@ static int plain_text(Chat *c)
 static int render(const Tokenizer *t, const Message *messages, size_t n, bool generation_prompt, Text *out, Text *marks,
                   char err[512])
 {
-    const Text *template = &t->chat_template;
+    const Text *template = &t->chat.text;
     Chat c = {.at = template->bytes,
               .end = template->bytes + template->length,
               .messages = messages,
               .count = n,
               .out = out,
               .marks = marks,
-              .file = t->chat_file,
+              .file = t->chat.path,
               .err = err,
               .generation_prompt = generation_prompt,
               .active = true,
@@ -529,7 +524,7 @@ static int try_chat(Tokenizer *t, char err[512])
             status = fail_memory(err);
     }
     if (status == 0 && !known)
-        status = fail(err, "%s: the chat template does not write turns as ChatML does", t->chat_file);
+        status = fail(err, "%s: the chat template does not write turns as ChatML does", t->chat.path);
     text_free(&all);
     text_free(&one);
     text_free(&marks);
@@ -557,25 +552,25 @@ static void unify_newlines(Text *text)
  * "default" of a list. */
 static int read_template(Tokenizer *t, const char *folder, char err[512])
 {
-    JsonFile config = {0};
-    t->chat_file = path_join(folder, "chat_template.jinja");
-    int status = t->chat_file ? tokenizer_read_file(t->chat_file, &t->chat_template, err) : fail_memory(err);
-    if (status == 0 && !text_is_utf8(t->chat_template.bytes, t->chat_template.length))
-        return fail(err, "%s: is not UTF-8", t->chat_file);
+    int status = tokenizer_read_file(path_join(folder, "chat_template.jinja"), &t->chat, err);
+    if (status == 0 && !text_is_utf8(t->chat.text.bytes, t->chat.text.length))
+        return fail(err, "%s: is not UTF-8", t->chat.path);
     if (status <= 0)
         return status;
-    free(t->chat_file);
-    t->chat_file = path_join(folder, "tokenizer_config.json");
-    status = t->chat_file ? tokenizer_read_json(t->chat_file, &config, err) : fail_memory(err);
+    InputFile config = {0};
+    status = tokenizer_read_json(path_join(folder, "tokenizer_config.json"), &config, err);
     const JsonValue *found = json_get(config.root, "chat_template");
     for (const JsonValue *v = found && found->type == JSON_ARRAY ? found->child : NULL; v; v = v->next)
         if (json_string_is(json_get(v, "name"), "default"))
             found = json_get(v, "template");
     if (status == 0 && found && found->type == JSON_STRING)
-        status = text_append(&t->chat_template, found->text, found->length) ? fail_memory(err) : 0;
+        status = text_append(&t->chat.text, found->text, found->length) ? fail_memory(err) : 0;
     else if (status >= 0)
         status = fail(err, "%s: has no chat_template.jinja, and no chat template in tokenizer_config.json", folder);
-    tokenizer_free_json(&config);
+    free(t->chat.path);
+    t->chat.path = config.path;
+    config.path = NULL;
+    tokenizer_free_file(&config);
     return status;
 }
 
@@ -584,7 +579,7 @@ void tokenizer_open_chat(Tokenizer *t, const char *folder)
     static const char *const needed[] = {"<|im_start|>", "<|im_end|>"};
     char problem[512];
     int status = read_template(t, folder, problem);
-    unify_newlines(&t->chat_template);
+    unify_newlines(&t->chat.text);
     if (status == 0)
         status = try_chat(t, problem);
     for (size_t i = 0; i < COUNT_OF(needed) && status == 0; i++) {

@@ -41,6 +41,13 @@ typedef struct {
 /* Most added tokens are found in the text as it is, those with "normalized": true only after NFC. */
 enum { BEFORE_NFC, AFTER_NFC };
 
+/* A file as a whole. If it is JSON, root is a tree that points into its text. */
+typedef struct {
+    char *path;
+    Text text;
+    JsonValue *root;
+} InputFile;
+
 typedef struct VocabSlot VocabSlot;           /* read.c */
 typedef struct CharacterToken CharacterToken; /* tokenizer.c */
 typedef struct CachedWord CachedWord;         /* tokenizer.c */
@@ -66,8 +73,7 @@ struct Tokenizer {
     CharacterToken *character_tokens;
     CachedWord *word_cache;
 
-    Text chat_template; /* chat.c */
-    char *chat_file;    /* where the template was read */
+    InputFile chat; /* chat.c: the template, and where it was read */
     char *default_system;
     char chat_problem[512]; /* empty if the template can be used */
 };
@@ -94,15 +100,11 @@ int tokenizer_read(Tokenizer *t, const char *path, bool is_folder, char err[512]
 /* The id of the vocabulary's token that is spelled like this in its file; -1 if there is none. scratch: [length] */
 int tokenizer_vocab_id(const Tokenizer *t, const char *token, size_t length, char *scratch);
 
-/* Read a whole file. 1, and no sentence, if there is no file of that name. */
-int tokenizer_read_file(const char *path, Text *out, char err[512]);
-/* A file of JSON, whose tree points into its text. */
-typedef struct {
-    Text text;
-    JsonValue *root;
-} JsonFile;
-int tokenizer_read_json(const char *path, JsonFile *file, char err[512]); /* 1, too */
-void tokenizer_free_json(JsonFile *file);
+/* Read the file of that name, which becomes file->path: a fresh string, NULL counts as out of memory. Return 1, without
+ * a sentence, if there is no such file. tokenizer_free_file() is to be called in any case. */
+int tokenizer_read_file(char *path, InputFile *file, char err[512]);
+int tokenizer_read_json(char *path, InputFile *file, char err[512]);
+void tokenizer_free_file(InputFile *file);
 
 /* ---- tokenizer.c ------------------------------------------------------------------------------------------------- */
 

@@ -20,27 +20,31 @@
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-int tokenizer_read_file(const char *path, Text *out, char err[512])
+int tokenizer_read_file(char *path, InputFile *file, char err[512])
 {
+    file->path = path;
+    if (!path)
+        return fail_memory(err);
     if (!file_exists(path))
         return 1;
-    out->bytes = file_read(path, FILE_LIMIT, &out->length, err);
-    out->capacity = out->length + 1;
-    return out->bytes ? 0 : -1;
+    file->text.bytes = file_read(path, FILE_LIMIT, &file->text.length, err);
+    file->text.capacity = file->text.length + 1;
+    return file->text.bytes ? 0 : -1;
 }
 
-int tokenizer_read_json(const char *path, JsonFile *file, char err[512])
+int tokenizer_read_json(char *path, InputFile *file, char err[512])
 {
     char why[512];
-    int status = tokenizer_read_file(path, &file->text, err);
+    int status = tokenizer_read_file(path, file, err);
     if (status)
         return status;
     file->root = json_parse(file->text.bytes, file->text.length, why);
     return file->root ? 0 : fail(err, "%s: %.400s", path, why);
 }
 
-void tokenizer_free_json(JsonFile *file)
+void tokenizer_free_file(InputFile *file)
 {
+    free(file->path);
     json_free(file->root);
     text_free(&file->text);
 }
@@ -225,7 +229,7 @@ static bool read_begin(Tokenizer *t, const JsonValue *v)
     if (name) {
         const JsonValue *known = json_get(v, "special_tokens");
         for (const JsonValue *k = known ? known->child : NULL; k && name->type == JSON_STRING; k = k->next)
-            if (k->key && k->key_length == name->length && memcmp(k->key, name->text, name->length) == 0)
+            if (text_same(k->key, k->key_length, name->text, name->length))
                 ids = json_get(k, "ids");
         if (!ids || ids->type != JSON_ARRAY || ids->length != 1 || json_u64(ids->child, &id) || id >= t->size)
             return false;
@@ -424,12 +428,7 @@ static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
 static int compare_added(const void *a, const void *b)
 {
     const AddedToken *x = a, *y = b;
-    int order = memcmp(x->text, y->text, MIN(x->length, y->length));
-    if (order)
-        return order;
-    if (x->length != y->length)
-        return x->length < y->length ? -1 : 1;
-    return 0;
+    return text_compare(x->text, x->length, y->text, y->length);
 }
 
 /* Append a token to the set, which owns `text` if that works. */
@@ -444,20 +443,20 @@ static int append_added(AddedSet *set, char *text, size_t length, int id)
     return 0;
 }
 
-/* Flags change where a token is found; a flag that is missing is false. */
-static int read_flags(const JsonValue *token, bool *special, bool *normalized, const char *path, char err[512])
+/* The flags of an added token change where it is found. */
+enum { SPECIAL, NORMALIZED, LSTRIP, RSTRIP, SINGLE_WORD, FLAGS };
+
+/* A flag that is missing stays as it is. */
+static int read_flags(const JsonValue *token, bool flags[FLAGS], const char *path, char err[512])
 {
-    static const char *const names[] = {"special", "normalized", "lstrip", "rstrip", "single_word"};
-    bool flags[COUNT_OF(names)] = {false};
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
+    static const char *const names[FLAGS] = {"special", "normalized", "lstrip", "rstrip", "single_word"};
+    for (size_t i = 0; i < FLAGS; i++) {
         const JsonValue *v = json_get(token, names[i]);
         if (v && json_bool(v, &flags[i]))
             return refuse(path, names[i], v, "true or false", err);
     }
-    if (flags[2] || flags[3] || flags[4])
+    if (flags[LSTRIP] || flags[RSTRIP] || flags[SINGLE_WORD])
         return refuse(path, "an added token", token, "one without lstrip, rstrip and single_word", err);
-    *special = flags[0];
-    *normalized = flags[1];
     return 0;
 }
 
@@ -467,12 +466,12 @@ static int read_added_token(Tokenizer *t, const JsonValue *token, const char *pa
 {
     const JsonValue key = {.type = JSON_INTEGER, .text = token->key, .length = token->key_length};
     const JsonValue *text = json_get(token, "content"), *number = token->key_length ? &key : json_get(token, "id");
-    bool special = false, normalized = false;
+    bool flags[FLAGS] = {false};
     char shown[TEXT_PRINTABLE], quote[QUOTED];
     uint64_t id;
     if (!text || text->type != JSON_STRING || text->length == 0)
         return refuse(path, "an added token", token, "an object with a \"content\" that is not empty", err);
-    if (read_flags(token, &special, &normalized, path, err))
+    if (read_flags(token, flags, path, err))
         return -1;
     size_t length = text->length;
     char *copy = malloc(length);
@@ -486,17 +485,17 @@ static int read_added_token(Tokenizer *t, const JsonValue *token, const char *pa
                     text_printable(text->text, length, shown), number ? quoted(number, quote) : "missing", expected);
     }
     memcpy(copy, text->text, length);
-    if (normalized && t->nfc) {
+    if (flags[NORMALIZED] && t->nfc) {
         free(copy);
         copy = unicode_nfc(text->text, text->length, &length);
     }
-    if (!copy || append_added(&t->added[normalized ? AFTER_NFC : BEFORE_NFC], copy, length, (int)id)) {
+    if (!copy || append_added(&t->added[flags[NORMALIZED] ? AFTER_NFC : BEFORE_NFC], copy, length, (int)id)) {
         free(copy);
         return fail_memory(err);
     }
     if (known < 0)
         add_piece(t, t->size++, copy, length);
-    t->pieces[id].special = special;
+    t->pieces[id].special = flags[SPECIAL];
     return 0;
 }
 
@@ -549,19 +548,8 @@ static int read_root(Tokenizer *t, const JsonValue *root, const char *path, char
     return read_post_processor(t, json_get(root, "post_processor"), path, err);
 }
 
-/* The functions from here on return 1, without a sentence, if a file that they need does not exist. */
-static int read_tokenizer_json(Tokenizer *t, const char *path, char err[512])
-{
-    JsonFile file = {0};
-    int status = tokenizer_read_json(path, &file, err);
-    if (status == 0)
-        status = read_root(t, file.root, path, err);
-    tokenizer_free_json(&file);
-    return status;
-}
-
 /* Turn the lines of merges.txt into a JSON list; a line "#version: ..." is not a merge. */
-static int parse_lines(const Text *lines, JsonFile *list, char err[512])
+static int parse_lines(const Text *lines, InputFile *list, char err[512])
 {
     FILE *f = open_memstream(&list->text.bytes, &list->text.length);
     bool first = true;
@@ -589,65 +577,48 @@ static int parse_lines(const Text *lines, JsonFile *list, char err[512])
 
 /* vocab.json, merges.txt, and tokenizer_config.json, which has the added tokens and may be missing. */
 typedef struct {
-    char *paths[3];
-    Text lines;
-    JsonFile vocab, merges, config;
+    InputFile vocab, lines, merges, config;
 } OlderFiles;
 
-static int read_older_files(OlderFiles *f, const char *folder, char err[512])
+/* Without a list of added tokens there is one, as in the reference. Returns 1, without a sentence, if there are no such
+ * files. */
+static int read_older_files(Tokenizer *t, const char *folder, OlderFiles *f, char err[512])
 {
-    static const char *const names[] = {"vocab.json", "merges.txt", "tokenizer_config.json"};
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (!(f->paths[i] = path_join(folder, names[i])))
-            return fail_memory(err);
-    int status = tokenizer_read_json(f->paths[0], &f->vocab, err);
+    int status = tokenizer_read_json(path_join(folder, "vocab.json"), &f->vocab, err);
     if (status == 0)
-        status = tokenizer_read_file(f->paths[1], &f->lines, err);
+        status = tokenizer_read_file(path_join(folder, "merges.txt"), &f->lines, err);
     if (status)
         return status;
-    if (parse_lines(&f->lines, &f->merges, err) || tokenizer_read_json(f->paths[2], &f->config, err) < 0)
+    if (parse_lines(&f->lines.text, &f->merges, err) ||
+        tokenizer_read_json(path_join(folder, "tokenizer_config.json"), &f->config, err) < 0)
         return -1;
-    return 0;
-}
-
-static int read_vocab_and_merges(Tokenizer *t, const char *folder, char err[512])
-{
-    OlderFiles f = {0};
-    int status = read_older_files(&f, folder, err);
-    if (status == 0) {
-        /* without added tokens there is one, as in the reference: {"N": {"content": .., "special": true}} */
-        char id[24];
-        int digits = snprintf(id, sizeof id, "%zu", f.vocab.root->length);
-        JsonValue special = {.type = JSON_TRUE, .key = "special", .key_length = 7};
-        JsonValue content = {.type = JSON_STRING, .key = "content", .key_length = 7, .next = &special};
-        JsonValue token = {.type = JSON_OBJECT, .key = id, .key_length = (uint32_t)digits, .child = &content};
-        const JsonValue usual = {.type = JSON_OBJECT, .length = 1, .child = &token};
-        const JsonValue *added = json_get(f.config.root, "added_tokens_decoder");
-        content.text = "<|endoftext|>";
-        content.length = strlen(content.text);
-        t->nfc = true;
-        status = read_model(t, f.vocab.root, f.merges.root, added ? added : &usual, f.paths[0], err);
-    }
-    for (size_t i = 0; i < COUNT_OF(f.paths); i++)
-        free(f.paths[i]);
-    text_free(&f.lines);
-    tokenizer_free_json(&f.vocab);
-    tokenizer_free_json(&f.merges);
-    tokenizer_free_json(&f.config);
+    char usual[80];
+    int length = snprintf(usual, sizeof usual, "{\"%zu\":{\"content\":\"<|endoftext|>\",\"special\":true}}",
+                          f->vocab.root->length);
+    JsonValue *one = json_parse(usual, (size_t)length, err);
+    const JsonValue *added = json_get(f->config.root, "added_tokens_decoder");
+    t->nfc = true;
+    status = one ? read_model(t, f->vocab.root, f->merges.root, added ? added : one, f->vocab.path, err) : -1;
+    json_free(one);
     return status;
 }
 
 int tokenizer_read(Tokenizer *t, const char *path, bool is_folder, char err[512])
 {
-    char *file = is_folder ? path_join(path, "tokenizer.json") : strdup(path);
-    if (!file)
-        return fail_memory(err);
+    InputFile file = {0};
     t->begin_id = -1;
     make_byte_map(t);
-    int status = read_tokenizer_json(t, file, err);
-    free(file);
+    int status = tokenizer_read_json(is_folder ? path_join(path, "tokenizer.json") : strdup(path), &file, err);
+    if (status == 0)
+        status = read_root(t, file.root, file.path, err);
+    tokenizer_free_file(&file);
     if (status > 0 && is_folder) {
-        status = read_vocab_and_merges(t, path, err);
+        OlderFiles f = {0};
+        status = read_older_files(t, path, &f, err);
+        tokenizer_free_file(&f.vocab);
+        tokenizer_free_file(&f.lines);
+        tokenizer_free_file(&f.merges);
+        tokenizer_free_file(&f.config);
         if (status > 0)
             return fail(err, "%s: has neither tokenizer.json nor vocab.json and merges.txt", path);
     }
