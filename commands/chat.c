@@ -555,16 +555,19 @@ static int converse(Chat *c)
 {
     LineResult result = LINE_OK;
     Text line = {0};
-    catch_interrupts();
-    while (!c->ended && (c->terminal || !interrupted) && (result = line_read("> ", &line)) == LINE_OK) {
+    while (!c->ended) {
+        exit_on_interrupt();
+        if (interrupted && !c->terminal)
+            break;
+        result = line_read("> ", &line);
+        if (result != LINE_OK)
+            break;
         catch_interrupts();
-        if (c->terminal)
-            line_remember(&line);
-        bool slash = line.length && line.bytes[0] == '/', twice = slash && line.bytes[1] == '/';
-        if (slash && !twice)
+        size_t skipped = line.length > 1 && line.bytes[0] == '/' && line.bytes[1] == '/' ? 1 : 0;
+        if (!skipped && line.length && line.bytes[0] == '/')
             run_command(c, &line);
         else if (line.length)
-            ask(c, line.bytes + (twice ? 1 : 0), line.length - (twice ? 1 : 0));
+            ask(c, line.bytes + skipped, line.length - skipped);
     }
     text_free(&line);
     if (result == LINE_INTERRUPTED || (interrupted && !c->terminal))
