@@ -6,7 +6,6 @@
  *
  * When the context is full the oldest exchanges are left out, even in the middle of an answer, which then goes on.
  */
-#include "base/clock.h"
 #include "commands/line.h"
 #include "commands/model.h"
 #include "commands/options.h"
@@ -25,7 +24,6 @@ typedef struct {
     Choosing how; /* its seed is the next answer's */
     Sampler sampler;
     size_t max_tokens;   /* of an answer */
-    size_t block;        /* most tokens of a block of the prompt: --block */
     Text system;         /* bytes is NULL if there is no system turn */
     Text *turns;         /* question, answer, question, ... */
     size_t count, first; /* how many turns; the model no longer sees those before first */
@@ -132,7 +130,7 @@ typedef struct {
     size_t prompt;  /* ids of the last prompt */
     size_t read;    /* ids of all prompts that were not in the cache */
     size_t timed;   /* tokens that took `seconds` */
-    double seconds, block_began;
+    double seconds;
 } Reply;
 
 static void take_ids(Reply *r)
@@ -171,19 +169,9 @@ static int show_text(void *context, const char *bytes, size_t length)
     return show(r, text_complete_prefix(r->bytes.bytes + r->shown, r->bytes.length - r->shown));
 }
 
-enum { FIRST_BLOCK = 128 };
-
-/* Ctrl-C is noticed between blocks of the prompt, so they must not take long; but short ones waste time. */
 static void show_prefill(void *context, size_t done, size_t total)
 {
-    Reply *r = context;
-    size_t *block = &r->chat->session.state.block;
-    double now = clock_seconds(), took = now - r->block_began;
-    if (took > 1.5 && *block >= 2 * FIRST_BLOCK)
-        *block /= 2;
-    else if (took < 0.5 && *block <= r->chat->block / 2)
-        *block *= 2;
-    r->block_began = now;
+    (void)context;
     progress("reading", done, total);
     if (done == total)
         progress_end();
@@ -206,7 +194,6 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
     run_state_rewind(&s->state, same);
     generated_free(&r->part);
     r->taken = 0;
-    r->block_began = clock_seconds();
     int status =
         generate(&s->model, &s->state, &c->sampler, s->tokenizer, ids->items, ids->count, &options, &r->part, c->err);
     progress_end();
@@ -223,33 +210,24 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
     return status;
 }
 
-/* Leave out the oldest exchanges until a quarter of the context is free, or only the question is left. */
-static int drop_oldest(Chat *c, const Reply *r, IdList *ids)
-{
-    size_t ctx = c->session.state.ctx;
-    while (ids->count > ctx - ctx / 4 && c->first + 1 < c->count) {
-        c->first += 2;
-        if (conversation_ids(c, &r->ids, ids) != 0)
-            return -1;
-    }
-    if (ids->count >= ctx && !r->ids.count)
-        return fail(c->err, "the question has %zu tokens%s, but the context holds only %zu (--ctx)", ids->count,
-                    c->system.bytes ? " with the system text" : "", ctx);
-    return 0;
-}
-
 typedef enum { FITS, FULL, TROUBLE } Fit; /* FULL: the answer cannot go on; TROUBLE: c->err says why */
 
-/* Get the ids to go on from, leaving out exchanges if the context is full. */
+/* Get the ids to go on from. If they fill the context, leave out the oldest exchanges until a quarter of it is free, or
+ * only the question is left. */
 static Fit fit(Chat *c, const Reply *r, IdList *ids)
 {
-    size_t ctx = c->session.state.ctx, before = c->first;
-    if (conversation_ids(c, &r->ids, ids) != 0)
-        return TROUBLE;
-    if (ids->count < ctx)
+    size_t ctx = c->session.state.ctx, before = c->first, most = ctx - 1;
+    for (;; c->first += 2, most = ctx - ctx / 4) {
+        if (conversation_ids(c, &r->ids, ids) != 0)
+            return TROUBLE;
+        if (ids->count <= most || c->first + 1 >= c->count)
+            break;
+    }
+    if (ids->count < ctx && c->first == before)
         return FITS;
-    if (drop_oldest(c, r, ids) != 0) {
-        c->first = before;
+    if (ids->count >= ctx && !r->ids.count) {
+        fail(c->err, "the question has %zu tokens%s, but the context holds only %zu (--ctx)", ids->count,
+             c->system.bytes ? " with the system text" : "", ctx);
         return TROUBLE;
     }
     if (!r->ends_line && isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
@@ -280,6 +258,7 @@ static bool answer(Chat *c)
 {
     Reply r = {.chat = c, .ends_line = true};
     IdList ids = {0};
+    size_t first = c->first;
     Fit found;
     c->sampler.options.seed = c->how.sampling.seed;
     sampler_reset(&c->sampler);
@@ -300,6 +279,7 @@ static bool answer(Chat *c)
         print_short_statistics(c, &r);
         c->how.sampling.seed++;
     } else if (found == TROUBLE) {
+        c->first = first;
         complain(c);
     } else {
         notice("no answer came: the question is taken back");
@@ -522,14 +502,12 @@ static void run_command(Chat *c, const Text *line)
 {
     static const char blanks[] = " \t\n";
     const char *typed = line->bytes + 1;
-    size_t name = strcspn(typed, blanks), begin = 1 + name, end = line->length;
+    size_t name = strcspn(typed, blanks), end = line->length, begin = 1 + name + strspn(typed + name, blanks);
     const struct ChatCommand *command = NULL;
     Nearest nearest = nearest_to(typed, name);
     for (size_t i = 0; i < COUNT_OF(chat_commands); i++)
         if (nearest_offer(&nearest, chat_commands[i].name, strlen(chat_commands[i].name)))
             command = &chat_commands[i];
-    while (begin < end && strchr(blanks, line->bytes[begin]))
-        begin++;
     while (end > begin && strchr(blanks, line->bytes[end - 1]))
         end--;
     c->argument.length = 0;
@@ -599,8 +577,8 @@ int cmd_chat(int argc, char **argv)
     const char *problem = tokenizer_chat_problem(c.session.tokenizer);
     die_if(problem, problem);
     use_system(&c, system);
-    c.block = c.session.state.block;
-    c.session.state.block = MIN(c.block, FIRST_BLOCK);
+    /* Ctrl-C is noticed between blocks of the prompt, so they must not take long */
+    c.session.state.block = MIN(c.session.state.block, 128);
     c.how = sampling_choose(&c.session, &a, true);
     c.sampler = sampling_open(&c.session, &c.how.sampling);
     if (c.terminal)

@@ -76,6 +76,8 @@ static void give_terminal_back(void)
     leave_raw();
     handle_signals(SIG_DFL);
     pthread_sigmask(SIG_SETMASK, &mask_before, NULL);
+    if (event)
+        raise(event); /* SIGTSTP: the process stops here until it is continued */
 }
 
 /* ---- input ------------------------------------------------------------------------------------------------------- */
@@ -287,7 +289,8 @@ static void replace(Editor *e, size_t begin, size_t end, const char *bytes, size
 
 static void kill_text(Editor *e, size_t begin, size_t end)
 {
-    set_text(&killed, e->text.bytes + begin, end - begin);
+    if (begin < end)
+        set_text(&killed, e->text.bytes + begin, end - begin);
     replace(e, begin, end, "", 0);
 }
 
@@ -363,16 +366,14 @@ static void move_row(Editor *e, bool up)
 /* Do what a signal asks for. The screen may show other text by then. */
 static void after_signal(Editor *e)
 {
-    int n = event;
-    if (n == SIGWINCH) {
+    if (event == SIGWINCH) {
         event = 0;
         resized(e);
         return;
     }
-    if (n != SIGCONT) /* which has come after SIGSTOP */
+    if (event != SIGCONT) /* which has come after SIGSTOP */
         end_painting(e, "");
     give_terminal_back();
-    raise(n); /* SIGTSTP: the process stops here until it is continued */
     take_terminal();
     measure(e);
     e->painted = e->top = 0;
