@@ -97,9 +97,9 @@ static Message *list_messages(const Chat *c, size_t *n)
     return list;
 }
 
-static void append_ids(IdList *to, const IdList *from, size_t most)
+static void append_ids(IdList *to, const IdList *from)
 {
-    for (size_t i = 0; i < from->count && i < most; i++)
+    for (size_t i = 0; i < from->count; i++)
         xappend_id(to, from->items[i]);
 }
 
@@ -112,7 +112,7 @@ static int conversation_ids(Chat *c, const IdList *answer, IdList *ids)
     int status = tokenizer_chat_ids(c->session.tokenizer, list, n, true, false, ids, c->err);
     free(list);
     if (status == 0)
-        append_ids(ids, answer, SIZE_MAX);
+        append_ids(ids, answer);
     return status;
 }
 
@@ -169,14 +169,6 @@ static int show_text(void *context, const char *bytes, size_t length)
     return show(r, text_complete_prefix(r->bytes.bytes + r->shown, r->bytes.length - r->shown));
 }
 
-static void show_prefill(void *context, size_t done, size_t total)
-{
-    (void)context;
-    progress("reading", done, total);
-    if (done == total)
-        progress_end();
-}
-
 /* Generate what follows ids until something ends it, which is r->part.reason. */
 static int generate_part(Chat *c, Reply *r, const IdList *ids)
 {
@@ -186,7 +178,7 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
                                      .n_eos = c->how.n_eos,
                                      .interrupted = &interrupted,
                                      .on_text = show_text,
-                                     .on_prefill = show_prefill,
+                                     .on_prefill = session_show_prefill,
                                      .context = r};
     size_t same = 0;
     while (same < ids->count && same < c->cached.count && ids->items[same] == c->cached.items[same])
@@ -205,8 +197,9 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
     if (status != 0) /* nobody knows what is in the cache now */
         run_state_rewind(&s->state, 0);
     c->cached.count = 0;
-    append_ids(&c->cached, ids, s->state.pos);
-    append_ids(&c->cached, &r->part.ids, s->state.pos - c->cached.count);
+    append_ids(&c->cached, ids);
+    append_ids(&c->cached, &r->part.ids);
+    c->cached.count = MIN(c->cached.count, s->state.pos);
     return status;
 }
 
@@ -493,7 +486,8 @@ static int do_help(Chat *c)
         fprintf(stderr, "/%-7s%-7s %s\n", chat_commands[i].name, chat_commands[i].argument, chat_commands[i].help);
     fputs("//              begins a message with /\n"
           "\\               at the end of a line continues the message on the next one\n"
-          "Ctrl-C          stops an answer or clears the line; leaves if the line is empty\n", stderr);
+          "Ctrl-C          stops an answer or clears the line; leaves if the line is empty\n",
+          stderr);
     return 0;
 }
 

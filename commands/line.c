@@ -216,24 +216,24 @@ static void paint(Editor *e)
     e->top = MIN(e->top, MAX(end + 1, lines) - lines); /* no row stays empty while there are more rows above */
     e->top = MIN(e->top, cursor.row);
     e->top = MAX(e->top, MAX(cursor.row + 1, lines) - lines);
-    size_t bottom = MIN(end, e->top + lines - 1), begun = e->top;
+    size_t bottom = MIN(end, e->top + lines - 1);
     bool color = use_color(stdout);
     move(e->painted, 'A');
     fputs("\r\033[J", stdout);
     for (size_t i = 0; i <= e->text.length && e->places[i].row <= bottom; i++) {
         Place p = e->places[i];
-        if (p.row == begun) {
-            fputs(begun++ > e->top ? "\r\n" : "", stdout);
-            if (p.row == 0)
-                printf("%s%s%s", color ? "\033[1m" : "", e->prompt, color ? "\033[0m" : "");
-            else
-                move((size_t)p.column, 'C');
+        if (p.row < e->top)
+            continue;
+        if (i == 0) {
+            printf("%s%s%s", color ? "\033[1m" : "", e->prompt, color ? "\033[0m" : "");
+        } else if (p.row > e->places[i - 1].row) {
+            fputs(p.row > e->top ? "\r\n" : "", stdout);
+            move((size_t)p.column, 'C');
         }
-        char byte = e->text.bytes[i];
-        if (byte == '\t' && p.row >= e->top)
+        if (e->text.bytes[i] == '\t')
             fputs("    ", stdout);
-        else if (byte != '\n' && i < e->text.length && p.row >= e->top)
-            putchar(byte);
+        else if (e->text.bytes[i] != '\n' && i < e->text.length)
+            putchar(e->text.bytes[i]);
     }
     move(bottom - cursor.row, 'A');
     putchar('\r');
@@ -294,22 +294,16 @@ static void kill_text(Editor *e, size_t begin, size_t end)
     replace(e, begin, end, "", 0);
 }
 
-/* Where the cursor goes from where it is. */
-static size_t left_of(Editor *e)
+/* Where the cursor goes by one step. */
+static size_t next_stop(Editor *e, bool forward)
 {
-    size_t i = e->cursor;
+    size_t i = e->cursor, last = forward ? e->text.length : 0;
     lay_out(e); /* there may have been other keys since it was painted */
-    while (i > 0 && !e->places[--i].is_stop)
-        continue;
-    return i;
-}
-
-static size_t right_of(Editor *e)
-{
-    size_t i = e->cursor;
-    lay_out(e);
-    while (i < e->text.length && !e->places[++i].is_stop)
-        continue;
+    while (i != last) {
+        i = forward ? i + 1 : i - 1;
+        if (e->places[i].is_stop)
+            break;
+    }
     return i;
 }
 
@@ -438,18 +432,18 @@ static LineResult edit(Editor *e)
             break;
         case CONTROL('A'): e->cursor = begin; break;
         case CONTROL('E'): e->cursor = end; break;
-        case CONTROL('B'): e->cursor = left_of(e); break;
-        case CONTROL('F'): e->cursor = right_of(e); break;
+        case CONTROL('B'): e->cursor = next_stop(e, false); break;
+        case CONTROL('F'): e->cursor = next_stop(e, true); break;
         case CONTROL('P'): move_row(e, true); break;
         case CONTROL('N'): move_row(e, false); break;
         case CONTROL('H'):
-        case KEY_RUBOUT: replace(e, left_of(e), i, "", 0); break;
+        case KEY_RUBOUT: replace(e, next_stop(e, false), i, "", 0); break;
         case CONTROL('D'):
             if (!e->text.length)
                 return LINE_END;
             /* fall through */
-        case KEY_DELETE: replace(e, i, right_of(e), "", 0); break;
-        case CONTROL('K'): kill_text(e, i, end > i ? end : right_of(e)); break;
+        case KEY_DELETE: replace(e, i, next_stop(e, true), "", 0); break;
+        case CONTROL('K'): kill_text(e, i, end > i ? end : next_stop(e, true)); break;
         case CONTROL('U'): kill_text(e, begin, i); break;
         case CONTROL('W'): kill_text(e, back_over(e, back_over(e, i, " \t\n", true), " \t\n", false), i); break;
         case CONTROL('Y'): replace(e, i, i, killed.length ? killed.bytes : "", killed.length); break;

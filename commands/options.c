@@ -8,7 +8,7 @@
 #include "commands/output.h"
 #include "commands/terminal.h"
 
-Common common = {.block = 512};
+Common common = {.weights = "f32", .block = 512};
 
 /* ---- the nearest word -------------------------------------------------------------------------------------------- */
 
@@ -272,18 +272,15 @@ _Noreturn static void print_help(const Parser *p)
  * how many of argv were taken. */
 static int take_option(const Parser *p, const Option *o, const char *as, const char *attached, char **argv)
 {
-    if (o->type == OPTION_FLAG) {
-        if (attached)
-            usage_error("%s takes no value", as);
-        if (!o->value)
-            print_help(p);
-        set_option(o, as, NULL);
-        return 1;
-    }
-    if (!attached && !argv[1])
+    bool flag = o->type == OPTION_FLAG, alone = flag || attached;
+    if (flag && attached)
+        usage_error("%s takes no value", as);
+    if (!o->value)
+        print_help(p);
+    if (!alone && !argv[1])
         usage_error("%s needs a value %s", as, o->value_name);
-    set_option(o, as, attached ? attached : argv[1]);
-    return attached ? 1 : 2;
+    set_option(o, as, alone ? attached : argv[1]);
+    return alone ? 1 : 2;
 }
 
 /* --name, --name=value or --name value. */
@@ -307,12 +304,11 @@ static int parse_short(const Parser *p, char **argv)
         char as[4] = {'-', *c, 0};
         if (!o)
             usage_error("unknown option -%c", *c);
-        if (o->type == OPTION_FLAG) {
-            take_option(p, o, as, NULL, argv);
-            continue;
-        }
         const char *attached = c[1] == '=' ? c + 2 : c + 1;
-        return take_option(p, o, as, c[1] ? attached : NULL, argv);
+        bool last = o->type != OPTION_FLAG;
+        int taken = take_option(p, o, as, last && c[1] ? attached : NULL, argv);
+        if (last)
+            return taken;
     }
     return 1;
 }
