@@ -528,7 +528,7 @@ static int converse(Chat *c)
     LineResult result = LINE_OK;
     Text line = {0};
     while (!c->ended) {
-        exit_on_interrupt();
+        exit_on_interrupt(); /* while it waits for a line */
         if (interrupted && !c->terminal)
             break;
         result = line_read("> ", &line);

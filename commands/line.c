@@ -208,10 +208,11 @@ static void move(size_t n, char direction)
         printf("\033[%zu%c", n, direction);
 }
 
-static void paint(Editor *e)
+/* Paint what the screen has room for, the cursor at this index. */
+static void paint(Editor *e, size_t index)
 {
     lay_out(e);
-    Place cursor = e->places[e->cursor];
+    Place cursor = e->places[index];
     size_t end = e->places[e->text.length].row, lines = (size_t)e->lines;
     e->top = MIN(e->top, MAX(end + 1, lines) - lines); /* no row stays empty while there are more rows above */
     e->top = MIN(e->top, cursor.row);
@@ -244,11 +245,8 @@ static void paint(Editor *e)
 
 static void end_painting(Editor *e, const char *mark)
 {
-    size_t cursor = e->cursor;
-    e->cursor = e->text.length;
-    paint(e);
+    paint(e, e->text.length);
     printf("%s\r\n", mark);
-    e->cursor = cursor;
     e->painted = e->top = 0;
 }
 
@@ -408,7 +406,7 @@ static LineResult edit(Editor *e)
 {
     for (;;) {
         if (input.at == input.count)
-            paint(e);
+            paint(e, e->cursor);
         int key = next_key();
         if (key == KEY_PASTE)
             key = paste(e);
@@ -471,9 +469,11 @@ static LineResult read_plain(const char *prompt, Text *out)
         n = getline(&line, &capacity, stdin);
         if (n < 0 && !feof(stdin))
             die(EXIT_FAILED, "standard input: %s", strerror(errno));
-        xappend(out, line, (size_t)MAX(n, 0));
+        if (n < 0)
+            break;
+        xappend(out, line, (size_t)n);
         chop(out, '\n');
-        if (n < 0 || !terminal || !chop(out, '\\'))
+        if (!terminal || !chop(out, '\\'))
             break;
         xappend(out, "\n", 1);
     }
