@@ -116,6 +116,7 @@ static int next_byte(int milliseconds)
     return (unsigned char)input.bytes[input.at++];
 }
 
+/* The next key: a byte, CONTROL() of the letter that does the same, or one of KEY_...; or what next_byte() returns. */
 static int next_key(void)
 {
     static const struct {
@@ -402,6 +403,7 @@ static int paste(Editor *e)
     }
 }
 
+/* LINE_OK: the Return key that ends the message. */
 static LineResult edit(Editor *e)
 {
     for (;;) {
