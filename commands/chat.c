@@ -6,7 +6,6 @@
  *
  * When the context is full the oldest exchanges are left out, even in the middle of an answer, which then goes on.
  */
-#include "base/clock.h"
 #include "commands/line.h"
 #include "commands/model.h"
 #include "commands/options.h"
@@ -25,7 +24,6 @@ typedef struct {
     Choosing how; /* its seed is the next answer's */
     Sampler sampler;
     size_t max_tokens;   /* of an answer */
-    size_t block;        /* most tokens of a block of the prompt: --block */
     Text system;         /* bytes is NULL if there is no system turn */
     Text *turns;         /* question, answer, question, ... */
     size_t count, first; /* how many turns; the model no longer sees those before first */
@@ -99,9 +97,9 @@ static Message *list_messages(const Chat *c, size_t *n)
     return list;
 }
 
-static void append_ids(IdList *to, const IdList *from, size_t most)
+static void append_ids(IdList *to, const IdList *from)
 {
-    for (size_t i = 0; i < from->count && i < most; i++)
+    for (size_t i = 0; i < from->count; i++)
         xappend_id(to, from->items[i]);
 }
 
@@ -114,7 +112,7 @@ static int conversation_ids(Chat *c, const IdList *answer, IdList *ids)
     int status = tokenizer_chat_ids(c->session.tokenizer, list, n, true, false, ids, c->err);
     free(list);
     if (status == 0)
-        append_ids(ids, answer, SIZE_MAX);
+        append_ids(ids, answer);
     return status;
 }
 
@@ -132,7 +130,7 @@ typedef struct {
     size_t prompt;  /* ids of the last prompt */
     size_t read;    /* ids of all prompts that were not in the cache */
     size_t timed;   /* tokens that took `seconds` */
-    double seconds, block_began;
+    double seconds;
 } Reply;
 
 static void take_ids(Reply *r)
@@ -171,24 +169,6 @@ static int show_text(void *context, const char *bytes, size_t length)
     return show(r, text_complete_prefix(r->bytes.bytes + r->shown, r->bytes.length - r->shown));
 }
 
-enum { FIRST_BLOCK = 128 };
-
-/* Ctrl-C is noticed between blocks of the prompt, so they must not take long; but short ones waste time. */
-static void show_prefill(void *context, size_t done, size_t total)
-{
-    Reply *r = context;
-    size_t *block = &r->chat->session.state.block;
-    double now = clock_seconds(), took = now - r->block_began;
-    if (took > 1.5 && *block >= 2 * FIRST_BLOCK)
-        *block /= 2;
-    else if (took < 0.5 && *block <= r->chat->block / 2)
-        *block *= 2;
-    r->block_began = now;
-    progress("reading", done, total);
-    if (done == total)
-        progress_end();
-}
-
 /* Generate what follows ids until something ends it, which is r->part.reason. */
 static int generate_part(Chat *c, Reply *r, const IdList *ids)
 {
@@ -198,7 +178,7 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
                                      .n_eos = c->how.n_eos,
                                      .interrupted = &interrupted,
                                      .on_text = show_text,
-                                     .on_prefill = show_prefill,
+                                     .on_prefill = session_show_prefill,
                                      .context = r};
     size_t same = 0;
     while (same < ids->count && same < c->cached.count && ids->items[same] == c->cached.items[same])
@@ -206,7 +186,6 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
     run_state_rewind(&s->state, same);
     generated_free(&r->part);
     r->taken = 0;
-    r->block_began = clock_seconds();
     int status =
         generate(&s->model, &s->state, &c->sampler, s->tokenizer, ids->items, ids->count, &options, &r->part, c->err);
     progress_end();
@@ -218,38 +197,30 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
     if (status != 0) /* nobody knows what is in the cache now */
         run_state_rewind(&s->state, 0);
     c->cached.count = 0;
-    append_ids(&c->cached, ids, s->state.pos);
-    append_ids(&c->cached, &r->part.ids, s->state.pos - c->cached.count);
+    append_ids(&c->cached, ids);
+    append_ids(&c->cached, &r->part.ids);
+    c->cached.count = MIN(c->cached.count, s->state.pos);
     return status;
-}
-
-/* Leave out the oldest exchanges until a quarter of the context is free, or only the question is left. */
-static int drop_oldest(Chat *c, const Reply *r, IdList *ids)
-{
-    size_t ctx = c->session.state.ctx;
-    while (ids->count > ctx - ctx / 4 && c->first + 1 < c->count) {
-        c->first += 2;
-        if (conversation_ids(c, &r->ids, ids) != 0)
-            return -1;
-    }
-    if (ids->count >= ctx && !r->ids.count)
-        return fail(c->err, "the question has %zu tokens%s, but the context holds only %zu (--ctx)", ids->count,
-                    c->system.bytes ? " with the system text" : "", ctx);
-    return 0;
 }
 
 typedef enum { FITS, FULL, TROUBLE } Fit; /* FULL: the answer cannot go on; TROUBLE: c->err says why */
 
-/* Get the ids to go on from, leaving out exchanges if the context is full. */
+/* Get the ids to go on from. If they fill the context, leave out the oldest exchanges until a quarter of it is free, or
+ * only the question is left. */
 static Fit fit(Chat *c, const Reply *r, IdList *ids)
 {
-    size_t ctx = c->session.state.ctx, before = c->first;
-    if (conversation_ids(c, &r->ids, ids) != 0)
-        return TROUBLE;
-    if (ids->count < ctx)
+    size_t ctx = c->session.state.ctx, before = c->first, most = ctx - 1;
+    for (;; c->first += 2, most = ctx - ctx / 4) {
+        if (conversation_ids(c, &r->ids, ids) != 0)
+            return TROUBLE;
+        if (ids->count <= most || c->first + 1 >= c->count)
+            break;
+    }
+    if (ids->count < ctx && c->first == before)
         return FITS;
-    if (drop_oldest(c, r, ids) != 0) {
-        c->first = before;
+    if (ids->count >= ctx && !r->ids.count) {
+        fail(c->err, "the question has %zu tokens%s, but the context holds only %zu (--ctx)", ids->count,
+             c->system.bytes ? " with the system text" : "", ctx);
         return TROUBLE;
     }
     if (!r->ends_line && isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
@@ -280,6 +251,7 @@ static bool answer(Chat *c)
 {
     Reply r = {.chat = c, .ends_line = true};
     IdList ids = {0};
+    size_t first = c->first;
     Fit found;
     c->sampler.options.seed = c->how.sampling.seed;
     sampler_reset(&c->sampler);
@@ -300,6 +272,7 @@ static bool answer(Chat *c)
         print_short_statistics(c, &r);
         c->how.sampling.seed++;
     } else if (found == TROUBLE) {
+        c->first = first;
         complain(c);
     } else {
         notice("no answer came: the question is taken back");
@@ -513,7 +486,8 @@ static int do_help(Chat *c)
         fprintf(stderr, "/%-7s%-7s %s\n", chat_commands[i].name, chat_commands[i].argument, chat_commands[i].help);
     fputs("//              begins a message with /\n"
           "\\               at the end of a line continues the message on the next one\n"
-          "Ctrl-C          stops an answer or clears the line; leaves if the line is empty\n", stderr);
+          "Ctrl-C          stops an answer or clears the line; leaves if the line is empty\n",
+          stderr);
     return 0;
 }
 
@@ -522,14 +496,12 @@ static void run_command(Chat *c, const Text *line)
 {
     static const char blanks[] = " \t\n";
     const char *typed = line->bytes + 1;
-    size_t name = strcspn(typed, blanks), begin = 1 + name, end = line->length;
+    size_t name = strcspn(typed, blanks), end = line->length, begin = 1 + name + strspn(typed + name, blanks);
     const struct ChatCommand *command = NULL;
     Nearest nearest = nearest_to(typed, name);
     for (size_t i = 0; i < COUNT_OF(chat_commands); i++)
         if (nearest_offer(&nearest, chat_commands[i].name, strlen(chat_commands[i].name)))
             command = &chat_commands[i];
-    while (begin < end && strchr(blanks, line->bytes[begin]))
-        begin++;
     while (end > begin && strchr(blanks, line->bytes[end - 1]))
         end--;
     c->argument.length = 0;
@@ -555,16 +527,19 @@ static int converse(Chat *c)
 {
     LineResult result = LINE_OK;
     Text line = {0};
-    catch_interrupts();
-    while (!c->ended && (c->terminal || !interrupted) && (result = line_read("> ", &line)) == LINE_OK) {
+    while (!c->ended) {
+        exit_on_interrupt(); /* while it waits for a line */
+        if (interrupted && !c->terminal)
+            break;
+        result = line_read("> ", &line);
+        if (result != LINE_OK)
+            break;
         catch_interrupts();
-        if (c->terminal)
-            line_remember(&line);
-        bool slash = line.length && line.bytes[0] == '/', twice = slash && line.bytes[1] == '/';
-        if (slash && !twice)
+        size_t skipped = line.length > 1 && line.bytes[0] == '/' && line.bytes[1] == '/' ? 1 : 0;
+        if (!skipped && line.length && line.bytes[0] == '/')
             run_command(c, &line);
         else if (line.length)
-            ask(c, line.bytes + (twice ? 1 : 0), line.length - (twice ? 1 : 0));
+            ask(c, line.bytes + skipped, line.length - skipped);
     }
     text_free(&line);
     if (result == LINE_INTERRUPTED || (interrupted && !c->terminal))
@@ -596,8 +571,8 @@ int cmd_chat(int argc, char **argv)
     const char *problem = tokenizer_chat_problem(c.session.tokenizer);
     die_if(problem, problem);
     use_system(&c, system);
-    c.block = c.session.state.block;
-    c.session.state.block = MIN(c.block, FIRST_BLOCK);
+    /* Ctrl-C is noticed between blocks of the prompt, so they must not take long */
+    c.session.state.block = MIN(c.session.state.block, 128);
     c.how = sampling_choose(&c.session, &a, true);
     c.sampler = sampling_open(&c.session, &c.how.sampling);
     if (c.terminal)

@@ -91,14 +91,6 @@ static int show_text(void *context, const char *bytes, size_t length)
     return fflush(stdout) ? -1 : 0;
 }
 
-static void show_prefill(void *context, size_t done, size_t total)
-{
-    (void)context;
-    progress("reading the prompt", done, total);
-    if (done == total)
-        progress_end();
-}
-
 static void echo_prompt(const Session *s, const Prompt *prompt, const IdList *ids, Output *out)
 {
     Text shown = {0};
@@ -261,7 +253,7 @@ int cmd_generate(int argc, char **argv)
                                .ignore_eos = a.ignore_eos,
                                .interrupted = &interrupted,
                                .on_text = show_text,
-                               .on_prefill = show_prefill,
+                               .on_prefill = session_show_prefill,
                                .context = &out};
     catch_interrupts();
     end_within(1); /* a block of a long prompt can take longer */

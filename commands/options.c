@@ -8,30 +8,29 @@
 #include "commands/output.h"
 #include "commands/terminal.h"
 
-Common common = {.block = 512};
+Common common = {.weights = "f32", .block = 512};
 
 /* ---- the nearest word -------------------------------------------------------------------------------------------- */
 
-/* How many single changes (insert, drop, replace, swap of neighbors) lead from one word to the other. */
-static size_t edit_distance(const char *a, size_t a_length, const char *b, size_t b_length)
+/* How many single changes (insert, drop, replace, swap of neighbors) lead from one word to the other; when there are
+ * more than `most`, some number above it. */
+static size_t edit_distance(const char *a, size_t a_length, const char *b, size_t b_length, size_t most)
 {
-    size_t rows[3][65]; /* the last two rows and the current one of the usual table */
-    if (a_length > 64 || b_length > 64)
-        return SIZE_MAX;
-    for (size_t i = 0; i <= a_length; i++) {
-        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
-        for (size_t j = 0; j <= b_length; j++) {
-            if (!i || !j) {
-                row[j] = i + j;
-                continue;
-            }
-            size_t replaced = above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-            row[j] = MIN(replaced, MIN(above[j], row[j - 1]) + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                row[j] = MIN(row[j], above2[j - 2] + 1);
-        }
+    for (; a_length && b_length && *a == *b; a_length--, b_length--) {
+        a++;
+        b++;
     }
-    return rows[a_length % 3][b_length];
+    if (!a_length || !b_length || !most)
+        return MAX(a_length, b_length);
+    size_t dropped = edit_distance(a + 1, a_length - 1, b, b_length, most - 1);
+    size_t inserted = edit_distance(a, a_length, b + 1, b_length - 1, most - 1);
+    size_t best = edit_distance(a + 1, a_length - 1, b + 1, b_length - 1, most - 1);
+    best = MIN(best, MIN(dropped, inserted));
+    if (a_length > 1 && b_length > 1 && a[0] == b[1] && a[1] == b[0]) {
+        size_t swapped = edit_distance(a + 2, a_length - 2, b + 2, b_length - 2, most - 1);
+        best = MIN(best, swapped);
+    }
+    return best + 1;
 }
 
 Nearest nearest_to(const char *typed, size_t length)
@@ -41,10 +40,11 @@ Nearest nearest_to(const char *typed, size_t length)
 
 bool nearest_offer(Nearest *n, const char *word, size_t length)
 {
-    size_t distance = edit_distance(n->typed, n->length, word, length), most = n->length < 7 ? 2 : 3;
+    size_t most = n->length < 7 ? 2 : 3;
     if (n->length < 3)
         most = 1;
-    else if (n->length < length && !memcmp(n->typed, word, n->length))
+    size_t distance = edit_distance(n->typed, n->length, word, length, most);
+    if (n->length >= 3 && n->length < length && !memcmp(n->typed, word, n->length))
         distance = 1; /* the beginning of the word */
     if (distance > most || distance >= n->distance)
         return false;
@@ -147,16 +147,11 @@ static int parse_number(const char *text, double *out)
     return *end || end == text || !isfinite(*out) ? -1 : 0;
 }
 
-static void add_to_list(TextList *list, const char *value)
-{
-    list->items = xrealloc(list->items, (list->count + 1) * sizeof *list->items);
-    list->items[list->count++] = value;
-}
-
 /* as: the option as the user wrote it, for messages. */
 static void set_option(const Option *o, const char *as, const char *value)
 {
     char *end;
+    TextList *list;
     uint64_t n = 0, least = o->type == OPTION_COUNT ? 1 : 0;
     switch (o->type) {
     case OPTION_FLAG:
@@ -166,7 +161,9 @@ static void set_option(const Option *o, const char *as, const char *value)
         *(const char **)o->value = value;
         break;
     case OPTION_LIST:
-        add_to_list(o->value, value);
+        list = o->value;
+        list->items = xrealloc(list->items, (list->count + 1) * sizeof *list->items);
+        list->items[list->count++] = value;
         break;
     case OPTION_SIZE:
     case OPTION_COUNT:
@@ -275,18 +272,15 @@ _Noreturn static void print_help(const Parser *p)
  * how many of argv were taken. */
 static int take_option(const Parser *p, const Option *o, const char *as, const char *attached, char **argv)
 {
-    if (o->type == OPTION_FLAG) {
-        if (attached)
-            usage_error("%s takes no value", as);
-        if (!o->value)
-            print_help(p);
-        set_option(o, as, NULL);
-        return 1;
-    }
-    if (!attached && !argv[1])
+    bool flag = o->type == OPTION_FLAG, alone = flag || attached;
+    if (flag && attached)
+        usage_error("%s takes no value", as);
+    if (!o->value)
+        print_help(p);
+    if (!alone && !argv[1])
         usage_error("%s needs a value %s", as, o->value_name);
-    set_option(o, as, attached ? attached : argv[1]);
-    return attached ? 1 : 2;
+    set_option(o, as, alone ? attached : argv[1]);
+    return alone ? 1 : 2;
 }
 
 /* --name, --name=value or --name value. */
@@ -310,12 +304,11 @@ static int parse_short(const Parser *p, char **argv)
         char as[4] = {'-', *c, 0};
         if (!o)
             usage_error("unknown option -%c", *c);
-        if (o->type == OPTION_FLAG) {
-            take_option(p, o, as, NULL, argv);
-            continue;
-        }
         const char *attached = c[1] == '=' ? c + 2 : c + 1;
-        return take_option(p, o, as, c[1] ? attached : NULL, argv);
+        bool last = o->type != OPTION_FLAG;
+        int taken = take_option(p, o, as, last && c[1] ? attached : NULL, argv);
+        if (last)
+            return taken;
     }
     return 1;
 }

@@ -80,14 +80,11 @@ void print_name(const char *name)
 
 char *escaped(const char *text, size_t length)
 {
-    Text out = {0};
-    xappend(&out, "", 0);
-    for (size_t i = 0; i < length;) {
-        char visible[TEXT_VISIBLE];
-        i += text_visible(text + i, length - i, "", visible);
-        xappend(&out, visible, strlen(visible));
-    }
-    return out.bytes;
+    char *out;
+    FILE *f = xopen_memory(&out, &(size_t){0});
+    print_escaped(f, text, length);
+    xclose_memory(f, &out);
+    return out;
 }
 
 const char *plural(uint64_t n)

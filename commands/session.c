@@ -75,8 +75,6 @@ const char *weight_mode_name(WeightMode mode)
 
 static WeightMode wanted_mode(void)
 {
-    if (!common.weights)
-        return MODE_F32;
     for (size_t i = 0; i < COUNT_OF(mode_names); i++)
         if (!strcmp(common.weights, mode_names[i]))
             return (WeightMode)i;
@@ -264,6 +262,14 @@ IdList session_prompt(Session *s, const Prompt *prompt)
     return ids;
 }
 
+void session_show_prefill(void *context, size_t done, size_t total)
+{
+    (void)context;
+    progress("reading the prompt", done, total);
+    if (done == total)
+        progress_end();
+}
+
 const float *session_forward(Session *s, const int *ids, size_t n)
 {
     RunState *r = &s->state;
@@ -276,9 +282,8 @@ const float *session_forward(Session *s, const int *ids, size_t n)
         done += step;
         if (interrupted)
             die(EXIT_INTERRUPTED, "interrupted after %zu of %zu tokens", done, n);
-        progress("reading the prompt", done, n);
+        session_show_prefill(NULL, done, n);
     }
-    progress_end();
     session_check_sizes(s);
     return logits;
 }
@@ -297,39 +302,31 @@ uint64_t session_cache_bytes(const Config *c, size_t position)
 
 #define CHUNK ((size_t)1 << 20)
 
-typedef struct {
-    const unsigned char **chunks; /* each of CHUNK bytes */
-    uint64_t *sums; /* [thread][8], the first of each row is used; without them the compiler would drop the reads */
-} Reading;
-
 /* One word brings its whole cache line; reading four streams keeps more lines in flight than one. */
 static void read_chunks(void *context, size_t begin, size_t end, int thread)
 {
-    const Reading *r = context;
+    const unsigned char *const *chunks = context;
     const size_t line = 64, stream = CHUNK / 4;
     uint64_t sum = 0;
+    (void)thread;
     for (size_t i = begin; i < end; i++)
         for (size_t at = 0; at < stream; at += line)
-            for (size_t k = 0; k < 4; k++) {
-                uint64_t word;
-                memcpy(&word, r->chunks[i] + k * stream + at, sizeof word);
-                sum += word;
-            }
-    r->sums[8 * thread] += sum;
+            for (size_t k = 0; k < 4; k++)
+                sum += load_u64(chunks[i] + k * stream + at);
+    __asm__ volatile("" : : "r"(sum)); /* without a use of the sum the compiler would drop the reads */
 }
 
 double session_read_bandwidth(const Session *s, uint64_t limit)
 {
     size_t most = (size_t)(MIN(limit, s->weight_bytes) / CHUNK) + 1, n = 0;
-    Reading r = {xcalloc(most, sizeof *r.chunks), xcalloc((size_t)threads_count() * 8, sizeof *r.sums)};
+    const unsigned char **chunks = xcalloc(most, sizeof *chunks);
     const Matrix *m;
     for (size_t i = 0; n < most && (m = matrix_at(&s->model, i)); i++)
         for (uint64_t at = 0; n < most && at + CHUNK <= matrix_bytes(m); at += CHUNK)
-            r.chunks[n++] = (const unsigned char *)m->data + at;
+            chunks[n++] = (const unsigned char *)m->data + at;
     double start = clock_seconds();
-    threads_for(n, 1, read_chunks, &r);
+    threads_for(n, 1, read_chunks, chunks);
     double seconds = clock_seconds() - start;
-    free(r.chunks);
-    free(r.sums);
+    free(chunks);
     return n && seconds > 0 ? (double)n * (double)CHUNK / seconds / 1e9 : 0;
 }

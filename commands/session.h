@@ -37,6 +37,8 @@ IdList session_prompt(Session *s, const Prompt *prompt);
  * of the last block). Shows progress; ends the program after Ctrl-C. */
 const float *session_forward(Session *s, const int *ids, size_t n);
 
+void session_show_prefill(void *context, size_t done, size_t total); /* an on_prefill for GenerateOptions */
+
 /* The default of --ctx: max_position_embeddings, times the factor of rope scaling. */
 size_t session_usual_context(const Config *c);
 const char *weight_mode_name(WeightMode mode); /* "f32" */

@@ -204,6 +204,7 @@ static void handle(int signal_number)
 
 void exit_on_interrupt(void)
 {
+    interrupts_are_caught = 0;
     handle(SIGINT);
 }
 

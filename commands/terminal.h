@@ -32,7 +32,7 @@ void emergency_cleanup(void);          /* does what these two ask for; async-sig
 
 /* Set by SIGINT after catch_interrupts(). Before that, and the second time, SIGINT ends the program with 130. */
 extern volatile int interrupted;
-void exit_on_interrupt(void); /* what main() starts with */
+void exit_on_interrupt(void); /* what main() starts with; takes catch_interrupts() back */
 void catch_interrupts(void);
 /* After catch_interrupts(): end the program this many seconds after SIGINT if it has not ended by itself; 0: never. */
 void end_within(int seconds);
