@@ -6,6 +6,7 @@
  *
  * When the context is full the oldest exchanges are left out, even in the middle of an answer, which then goes on.
  */
+#include "base/clock.h"
 #include "commands/line.h"
 #include "commands/model.h"
 #include "commands/options.h"
@@ -24,6 +25,7 @@ typedef struct {
     Choosing how; /* its seed is the next answer's */
     Sampler sampler;
     size_t max_tokens;   /* of an answer */
+    size_t block;        /* most tokens of a block of the prompt: --block */
     Text system;         /* bytes is NULL if there is no system turn */
     Text *turns;         /* question, answer, question, ... */
     size_t count, first; /* how many turns; the model no longer sees those before first */
@@ -130,7 +132,7 @@ typedef struct {
     size_t prompt;  /* ids of the last prompt */
     size_t read;    /* ids of all prompts that were not in the cache */
     size_t timed;   /* tokens that took `seconds` */
-    double seconds;
+    double seconds, block_began;
 } Reply;
 
 static void take_ids(Reply *r)
@@ -169,6 +171,22 @@ static int show_text(void *context, const char *bytes, size_t length)
     return show(r, text_complete_prefix(r->bytes.bytes + r->shown, r->bytes.length - r->shown));
 }
 
+enum { FIRST_BLOCK = 128 };
+
+/* Ctrl-C is noticed between blocks of the prompt, so they must not take long; but short ones waste time. */
+static void adapt_block(void *context, size_t done, size_t total)
+{
+    Reply *r = context;
+    size_t *block = &r->chat->session.state.block;
+    double now = clock_seconds(), took = now - r->block_began;
+    if (took > 1.5 && *block >= 2 * FIRST_BLOCK)
+        *block /= 2;
+    else if (took < 0.5 && *block <= r->chat->block / 2)
+        *block *= 2;
+    r->block_began = now;
+    session_show_prefill(NULL, done, total);
+}
+
 /* Generate what follows ids until something ends it, which is r->part.reason. */
 static int generate_part(Chat *c, Reply *r, const IdList *ids)
 {
@@ -178,7 +196,7 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
                                      .n_eos = c->how.n_eos,
                                      .interrupted = &interrupted,
                                      .on_text = show_text,
-                                     .on_prefill = session_show_prefill,
+                                     .on_prefill = adapt_block,
                                      .context = r};
     size_t same = 0;
     while (same < ids->count && same < c->cached.count && ids->items[same] == c->cached.items[same])
@@ -186,6 +204,7 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
     run_state_rewind(&s->state, same);
     generated_free(&r->part);
     r->taken = 0;
+    r->block_began = clock_seconds();
     int status =
         generate(&s->model, &s->state, &c->sampler, s->tokenizer, ids->items, ids->count, &options, &r->part, c->err);
     progress_end();
@@ -571,8 +590,8 @@ int cmd_chat(int argc, char **argv)
     const char *problem = tokenizer_chat_problem(c.session.tokenizer);
     die_if(problem, problem);
     use_system(&c, system);
-    /* Ctrl-C is noticed between blocks of the prompt, so they must not take long */
-    c.session.state.block = MIN(c.session.state.block, 128);
+    c.block = c.session.state.block;
+    c.session.state.block = MIN(c.block, FIRST_BLOCK);
     c.how = sampling_choose(&c.session, &a, true);
     c.sampler = sampling_open(&c.session, &c.how.sampling);
     if (c.terminal)
