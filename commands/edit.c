@@ -38,7 +38,7 @@ typedef struct {
     _Atomic size_t failed;           /* the first element that cannot be written; SIZE_MAX: none */
 } Change;
 
-#define CODES   65536
+#define CODES 65536
 #define REFUSED CODES /* in the table: the result does not fit the type */
 
 /* Where there are many 16-bit numbers, compute what each of the 65,536 values becomes: six times as fast. */
@@ -85,7 +85,8 @@ static void change_elements(void *context, size_t begin, size_t end, int thread)
         if (change_element(c, i, err) == 0)
             continue;
         size_t before = c->failed;
-        while (i < before && !atomic_compare_exchange_weak(&c->failed, &before, i)) {}
+        while (i < before && !atomic_compare_exchange_weak(&c->failed, &before, i)) {
+        }
         return;
     }
 }

@@ -30,10 +30,8 @@ typedef struct {
 
 static void sight(Sighting *s, const JsonValue *entry, const JsonValue *field)
 {
-    if (s->count++ == 0) {
-        s->entry = entry;
-        s->field = field;
-    }
+    if (s->count++ == 0)
+        *s = (Sighting){1, entry, field};
 }
 
 static void report_sighting(const char *file, const Sighting *s, const char *what)
@@ -151,40 +149,31 @@ static void print_summary(const Checkpoint *c)
 
 /* ---- map --------------------------------------------------------------------------------------------------------- */
 
-static void repeat(char character, int times)
+static void draw_row(char edge, const int widths[3], const char *const texts[3])
 {
-    while (times-- > 0)
-        putchar(character);
+    for (int i = 0; i < 3; i++)
+        printf("%c%-*.*s", edge, widths[i], widths[i], texts[i]);
+    printf("%c\n", edge);
 }
 
-static void draw_rule(const int cells[3])
-{
-    for (int i = 0; i < 3; i++) {
-        putchar('+');
-        repeat('-', cells[i]);
-    }
-    puts("+");
-}
+#define DASHES "----------------------------------------------------------------------"
+#define HASHES "##########################################################################"
 
 /* Draw the chapter's figure: length, header and data of one file. */
 static void draw_parts(const SafetensorsFile *f, int width)
 {
-    const int header = width < 56 ? 14 : 20, cells[3] = {10, header, MAX(width - 4 - 10 - header, 8)};
+    const int header = width < 56 ? 14 : 20, widths[3] = {10, header, MAX(width - 4 - 10 - header, 8)};
     char header_bytes[32], data_bytes[48], start[32], end[32];
     snprintf(header_bytes, sizeof header_bytes, " %zu bytes", f->header_len);
     snprintf(data_bytes, sizeof data_bytes, " %zu bytes", f->data_size);
     snprintf(start, sizeof start, "%zu", 8 + f->header_len);
     snprintf(end, sizeof end, "%zu", f->mapped_size);
-    const char *const rows[2][3] = {{" N", " header: JSON", " data"}, {" 8 bytes", header_bytes, data_bytes}};
-    printf("%-*s%-*s%-*s%*s\n", cells[0] + 1, "0", cells[1] + 1, "8", (int)strlen(start), start,
-           cells[2] + 2 - (int)strlen(start), end);
-    draw_rule(cells);
-    for (int row = 0; row < 2; row++) {
-        for (int i = 0; i < 3; i++)
-            printf("|%-*.*s", cells[i], cells[i], rows[row][i]);
-        puts("|");
-    }
-    draw_rule(cells);
+    printf("%-*s%-*s%-*s%*s\n", widths[0] + 1, "0", widths[1] + 1, "8", (int)strlen(start), start,
+           widths[2] + 2 - (int)strlen(start), end);
+    draw_row('+', widths, (const char *const[3]){DASHES, DASHES, DASHES});
+    draw_row('|', widths, (const char *const[3]){" N", " header: JSON", " data"});
+    draw_row('|', widths, (const char *const[3]){" 8 bytes", header_bytes, data_bytes});
+    draw_row('+', widths, (const char *const[3]){DASHES, DASHES, DASHES});
 }
 
 /* Tensors of all layers under one name: "model.layers.*.mlp.up_proj.weight". */
@@ -244,6 +233,7 @@ static void draw_bar(const Group *g, uint64_t total, int name_width, int width)
 {
     double share = total ? (double)g->bytes / (double)total : 0;
     int room = width - name_width - 10, bar = (int)(share * room + 0.5);
+    bool color = use_color(stdout);
     char count[24] = "", name[256];
     if (g->count > 1)
         snprintf(count, sizeof count, " x%" PRIu64, g->count);
@@ -251,10 +241,8 @@ static void draw_bar(const Group *g, uint64_t total, int name_width, int width)
     snprintf(name, sizeof name, "%s", g->name);
     if ((int)strlen(name) > left && left > 3)
         memcpy(name + left - 3, "...", 4);
-    printf("%s%s%*s %5.1f%%%s%s", name, count, name_width - (int)strlen(name) - (int)strlen(count), "", 100 * share,
-           bar ? "  " : "", use_color(stdout) ? "\033[36m" : "");
-    repeat('#', bar);
-    puts(use_color(stdout) ? "\033[0m" : "");
+    printf("%s%s%*s %5.1f%%%s%s%.*s%s\n", name, count, left - (int)strlen(name), "", 100 * share, bar ? "  " : "",
+           color ? "\033[36m" : "", bar, HASHES, color ? "\033[0m" : "");
 }
 
 #define BARS 8
@@ -262,27 +250,28 @@ static void draw_bar(const Group *g, uint64_t total, int name_width, int width)
 static void draw_shares(const Checkpoint *c, int width)
 {
     size_t n = checkpoint_tensor_count(c);
-    Group *groups = xcalloc(n, sizeof *groups), rest = {.name = "others"};
+    Group *groups = xcalloc(n, sizeof *groups), *last = groups + BARS - 1;
     uint64_t total = 0;
+    int name_width = 16;
     for (size_t i = 0; i < n; i++) {
         const SafetensorsTensor *t = checkpoint_tensor(c, i);
         groups[i] = (Group){group_name(t), t->length, 1};
         total += t->length;
     }
     n = merge_groups(groups, n);
-    size_t shown = n <= BARS ? n : BARS - 1;
-    for (size_t i = shown; i < n; i++) {
-        rest.bytes += groups[i].bytes;
-        rest.count += groups[i].count;
+    if (n > BARS) {
+        free(last->name);
+        last->name = xstrdup("others");
     }
-    int name_width = 16;
-    for (size_t i = 0; i < shown; i++)
+    for (size_t i = BARS; i < n; i++) {
+        last->bytes += groups[i].bytes;
+        last->count += groups[i].count;
+    }
+    for (size_t i = 0; i < MIN(n, BARS); i++)
         name_width = MAX(name_width, (int)strlen(groups[i].name) + (groups[i].count > 1 ? 6 : 0));
     name_width = MIN(name_width, width * 5 / 9);
-    for (size_t i = 0; i < shown; i++)
+    for (size_t i = 0; i < MIN(n, BARS); i++)
         draw_bar(&groups[i], total, name_width, width);
-    if (shown < n)
-        draw_bar(&rest, total, name_width, width);
     for (size_t i = 0; i < n; i++)
         free(groups[i].name);
     free(groups);
@@ -387,6 +376,8 @@ static void print_model(Checkpoint *c)
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
+static const JsonValue json_null = {.type = JSON_NULL};
+
 static void write_file(const char *before, const SafetensorsFile *f, const char *find)
 {
     const JsonValue *metadata = json_get(f->header, "__metadata__");
@@ -395,10 +386,7 @@ static void write_file(const char *before, const SafetensorsFile *f, const char 
     write_name("\"file\":", f->path);
     printf(",\"size\":%zu,\"header_len\":%zu,\"data_start\":%zu,\"metadata\":", f->mapped_size, f->header_len,
            8 + f->header_len);
-    if (metadata)
-        json_print(stdout, metadata, JSON_CANONICAL);
-    else
-        printf("null");
+    json_print(stdout, metadata ? metadata : &json_null, JSON_CANONICAL);
     printf(",\"parameters\":%" PRIu64 ",\"tensors\":[", parameters_of(f));
     for (size_t i = 0; i < f->n_tensors; i++) {
         const SafetensorsTensor *t = &f->tensors[i];
@@ -457,10 +445,7 @@ static void write_model(Checkpoint *c, const char *find)
     for (size_t i = 0; i < checkpoint_file_count(c); i++)
         write_file(i ? "," : "", checkpoint_file(c, i), find);
     printf("],\"config\":");
-    if (root)
-        json_print(stdout, root, JSON_COMPACT);
-    else
-        printf("null");
+    json_print(stdout, root ? root : &json_null, JSON_COMPACT);
     json_free(root);
     free(text);
     write_name(",\"config_problem\":", known ? NULL : err);
@@ -504,16 +489,6 @@ static void print_tensors(const Checkpoint *c, const char *find)
         file = t->file;
         print_tensor(t);
     }
-}
-
-static void print_all(Checkpoint *c)
-{
-    print_summary(c);
-    if (c->from_directory)
-        print_model(c);
-    print_map(c);
-    putchar('\n');
-    print_tensors(c, NULL);
 }
 
 int cmd_info(int argc, char **argv)
@@ -561,7 +536,12 @@ int cmd_info(int argc, char **argv)
     } else if (find) {
         print_tensors(&c, find);
     } else {
-        print_all(&c);
+        print_summary(&c);
+        if (c.from_directory)
+            print_model(&c);
+        print_map(&c);
+        putchar('\n');
+        print_tensors(&c, NULL);
     }
     checkpoint_close(&c);
     return finish(EXIT_OK);

@@ -12,10 +12,10 @@
 #include "commands/session.h"
 #include "commands/terminal.h"
 
-#define BINS  20
-#define EDGE  3   /* how many numbers are shown at either end of a long axis */
-#define MANY  200 /* a tensor with more numbers is shown by its edges, unless a slice asks for all of them */
-#define WIDTH 14  /* of a column */
+#define BINS 20
+#define EDGE 3   /* how many numbers are shown at either end of a long axis */
+#define MANY 200 /* a tensor with more numbers is shown by its edges, unless a slice asks for all of them */
+#define WIDTH 14 /* of a column */
 
 /* ---- numbers as text --------------------------------------------------------------------------------------------- */
 
@@ -103,30 +103,15 @@ static uint64_t next_shown(const Table *t, uint64_t row)
     return row;
 }
 
-/* Print a vector on as many lines as it needs, where a row of a matrix would be one line. */
-static void print_vector(const Table *t)
-{
-    uint64_t line = (uint64_t)terminal_width(stdout) / WIDTH, n;
-    for (uint64_t at = 0; at < t->columns; at += n) {
-        n = MIN(t->columns - at, line);
-        print_run(t->slice, at, n, false);
-        putchar('\n');
-    }
-}
-
 static void print_row(const Table *t, uint64_t row)
 {
-    uint64_t begin = row * t->columns;
-    if (t->rank == 1 && !t->edges) {
-        print_vector(t);
-        return;
-    }
-    if (t->edges && t->columns > 2 * EDGE) {
+    uint64_t begin = row * t->columns, n = MIN(t->columns, t->slice->elements - begin);
+    if (t->edges && n > 2 * EDGE) {
         print_run(t->slice, begin, EDGE, false);
         printf("  ...");
-        print_run(t->slice, begin + t->columns - EDGE, EDGE, false);
+        print_run(t->slice, begin + n - EDGE, EDGE, false);
     } else {
-        print_run(t->slice, begin, t->columns, false);
+        print_run(t->slice, begin, n, false);
     }
     putchar('\n');
 }
@@ -154,6 +139,10 @@ static void print_values(const Slice *s, bool edges)
         printf(")\n");
         free(shape);
         return;
+    }
+    if (t.rank == 1 && !edges) { /* the rows of a vector are lines of the terminal */
+        t.columns = (uint64_t)terminal_width(stdout) / WIDTH;
+        t.rows = (s->elements - 1) / t.columns + 1;
     }
     for (uint64_t row = 0; (row = next_shown(&t, row)) < t.rows; expected = ++row) {
         if (row != expected)
@@ -200,16 +189,11 @@ static SliceStats stats_of(const Slice *s)
     return stats;
 }
 
-static void histogram_of(const Slice *s, const SliceStats *stats, uint64_t bins[BINS])
-{
-    char err[512];
-    die_if(slice_histogram(s, stats->min, stats->max, bins, BINS, err), err);
-}
-
 static void print_histogram(const Slice *s, const SliceStats *stats)
 {
     uint64_t bins[BINS], most = 1;
-    histogram_of(s, stats, bins);
+    char err[512];
+    die_if(slice_histogram(s, stats->min, stats->max, bins, BINS, err), err);
     for (size_t i = 0; i < BINS; i++)
         most = MAX(bins[i], most);
     putchar('\n');
@@ -261,7 +245,8 @@ static void write_stats(const SliceStats *stats)
 static void write_histogram(const Slice *s, const SliceStats *stats)
 {
     uint64_t bins[BINS];
-    histogram_of(s, stats, bins);
+    char err[512];
+    die_if(slice_histogram(s, stats->min, stats->max, bins, BINS, err), err);
     printf(",\"histogram\":[");
     for (size_t i = 0; i < BINS; i++)
         printf("%s%" PRIu64, i ? "," : "", bins[i]);
