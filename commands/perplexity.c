@@ -33,23 +33,6 @@ static void score_tokens(void *context, size_t begin, size_t end, int thread)
     }
 }
 
-/* Compute surprise[1..n) of ids[1..n), starting with an empty cache. */
-static void score_window(Session *s, const int *ids, size_t n, size_t window_start, double *surprise)
-{
-    run_state_rewind(&s->state, 0);
-    for (size_t done = 0; done + 1 < n;) {
-        size_t step = MIN(n - 1 - done, s->state.block);
-        Block b = {session_forward(s, ids + done, step), ids + done + 1, s->model.config.vocab_size,
-                   surprise + done + 1};
-        threads_for(step, 1, score_tokens, &b);
-        for (size_t t = 0; t < step; t++)
-            if (b.surprise[t] < 0)
-                die(EXIT_FAILED, "the logits at position %zu are not finite: NaN or infinity in the weights?",
-                    window_start + done + t);
-        done += step;
-    }
-}
-
 typedef struct {
     double *surprise; /* [ids]; -1: the first token of a window, which is not predicted */
     double nll;       /* the mean of the others */
@@ -59,15 +42,25 @@ typedef struct {
 static Score score_text(Session *s, const IdList *ids)
 {
     Score score = {.surprise = xmalloc(ids->count * sizeof(double))};
-    size_t window = s->state.ctx;
+    size_t window = s->state.ctx, step;
     double sum = 0;
     for (size_t at = 0; at < ids->count; at += window, score.windows++) {
         size_t n = MIN(ids->count - at, window);
         session_check_ids(s, ids->items + at, n);
+        run_state_rewind(&s->state, 0);
         score.surprise[at] = -1;
-        score_window(s, ids->items + at, n, at, score.surprise + at);
-        for (size_t i = at + 1; i < at + n; i++)
-            sum += score.surprise[i];
+        for (size_t i = at; i + 1 < at + n; i += step) {
+            step = MIN(at + n - 1 - i, s->state.block);
+            Block b = {session_forward(s, ids->items + i, step), ids->items + i + 1, s->model.config.vocab_size,
+                       score.surprise + i + 1};
+            threads_for(step, 1, score_tokens, &b);
+            for (size_t t = 0; t < step; t++) {
+                if (b.surprise[t] < 0)
+                    die(EXIT_FAILED, "the logits at position %zu are not finite: NaN or infinity in the weights?",
+                        i + t);
+                sum += b.surprise[t];
+            }
+        }
         score.predicted += n - 1;
         progress("scoring the text", at + n, ids->count);
     }
@@ -84,33 +77,28 @@ static const struct {
     double below; /* nats */
     const char *color, *meaning;
 } levels[] = {
+    {0, "\033[2m", NULL}, /* not predicted */
     {0.7, "\033[32m", "more than 1 in 2"},
     {2.3, "\033[0m", "1 in 10"},
     {4.6, "\033[33m", "1 in 100"},
     {1e300, "\033[31m", "less"},
 };
 
-static const char *color_of(double surprise)
-{
-    size_t i = 0;
-    while (surprise >= levels[i].below)
-        i++;
-    return levels[i].color;
-}
-
 /* Print the text itself, each token in the color of its surprise. */
 static void print_colored(const Session *s, const IdList *ids, const double *surprise)
 {
     for (size_t i = 0; i < ids->count; i++) {
-        size_t length;
+        size_t length, level = 0;
         const char *piece = tokenizer_piece(s->tokenizer, ids->items[i], &length);
-        fputs(surprise[i] < 0 ? "\033[2m" : color_of(surprise[i]), stdout);
+        while (surprise[i] >= levels[level].below)
+            level++;
+        fputs(levels[level].color, stdout);
         print_text(stdout, piece, length);
         fputs("\033[0m", stdout);
     }
     printf("\n\n");
-    for (size_t i = 0; i < COUNT_OF(levels); i++)
-        printf("%s%s%s\033[0m", i ? "   " : "", levels[i].color, levels[i].meaning);
+    for (size_t i = 1; i < COUNT_OF(levels); i++)
+        printf("%s%s%s\033[0m", i > 1 ? "   " : "", levels[i].color, levels[i].meaning);
     printf("\n\n");
 }
 
@@ -122,10 +110,7 @@ static void print_tokens(const Session *s, const IdList *ids, const double *surp
     }
     printf("surprise        id  token\n");
     for (size_t i = 0; i < ids->count; i++) {
-        if (surprise[i] < 0)
-            printf("       -");
-        else
-            printf("%8.4f", surprise[i]);
+        printf(surprise[i] < 0 ? "       -" : "%8.4f", surprise[i]);
         printf("  %8d  ", ids->items[i]);
         print_token(s->tokenizer, ids->items[i], 0);
         putchar('\n');
