@@ -19,29 +19,23 @@
 
 /* ---- numbers as text --------------------------------------------------------------------------------------------- */
 
-static void write_real(Dtype dtype, const unsigned char *element)
+static void write_element(Dtype dtype, const unsigned char *element)
 {
     char text[64];
     double value = number_read(dtype, element).value;
-    if (isnan(value))
+    if (dtype == DTYPE_C64) {
+        putchar('[');
+        write_element(DTYPE_F32, element);
+        putchar(',');
+        write_element(DTYPE_F32, element + 4);
+        putchar(']');
+    } else if (isnan(value)) {
         printf("\"NaN\"");
-    else if (isinf(value))
+    } else if (isinf(value)) {
         printf(value > 0 ? "\"Infinity\"" : "\"-Infinity\"");
-    else
+    } else {
         printf("%s", number_text(dtype, element, text));
-}
-
-static void write_element(Dtype dtype, const unsigned char *element)
-{
-    if (dtype != DTYPE_C64) {
-        write_real(dtype, element);
-        return;
     }
-    putchar('[');
-    write_real(DTYPE_F32, element);
-    putchar(',');
-    write_real(DTYPE_F32, element + 4);
-    putchar(']');
 }
 
 /* Print elements position .. position + n - 1 of a slice. */
@@ -83,21 +77,16 @@ static Table table_of(const Slice *s, bool edges)
     return t;
 }
 
-static bool is_shown(const Table *t, uint64_t place, uint64_t size)
-{
-    return !t->edges || size <= 2 * EDGE || place < EDGE || place >= size - EDGE;
-}
-
 /* The first row from `row` on that is shown. An axis whose place is in its middle goes on to its last EDGE places, and
  * the axes after it start from 0 again; places 0 are always shown, so that one pass over the axes is enough. */
 static uint64_t next_shown(const Table *t, uint64_t row)
 {
     uint64_t stride = t->rows;
-    for (size_t i = 0; i + 1 < t->rank && row < t->rows; i++) {
+    for (size_t i = 0; t->edges && i + 1 < t->rank && row < t->rows; i++) {
         uint64_t size = slice_size(t->slice, i);
         stride /= size;
         uint64_t place = row / stride % size;
-        if (!is_shown(t, place, size))
+        if (size > 2 * EDGE && place >= EDGE && place < size - EDGE)
             return (row / stride / size * size + size - EDGE) * stride;
     }
     return row;
@@ -385,18 +374,13 @@ static void one_tensor(Checkpoint *c, const Inspection *what)
 
 /* ---- one byte ---------------------------------------------------------------------------------------------------- */
 
-/* The tensor that the byte at that offset of the data belongs to. */
+/* The tensor that the byte at that offset of the data belongs to: one after the other, they cover all of it. */
 static const SafetensorsTensor *tensor_at(const SafetensorsFile *st, uint64_t offset)
 {
-    size_t low = 0, high = st->n_tensors;
-    while (high - low > 1) { /* tensors[low] begins at or before the byte; empty ones come before the one that has it */
-        size_t middle = low + (high - low) / 2;
-        if (st->tensors[middle].offset <= offset)
-            low = middle;
-        else
-            high = middle;
-    }
-    return &st->tensors[low];
+    const SafetensorsTensor *t = st->tensors;
+    while (offset >= t->offset + t->length)
+        t++;
+    return t;
 }
 
 /* Has an element an exponent? *exponent and *mantissa are then how many bits these have. */

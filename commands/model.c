@@ -184,11 +184,11 @@ uint64_t *model_slice_shape(const Slice *s)
 
 uint64_t model_slice_element(const Slice *s, uint64_t position)
 {
-    SliceWalk w;
-    char err[512];
-    uint64_t first = 0, count;
-    die_if(slice_walk(&w, s, position, err), err);
-    slice_next(&w, &first, &count);
-    slice_walk_end(&w);
-    return first;
+    uint64_t element = 0, stride = 1;
+    for (size_t i = s->tensor->rank; i-- > 0; stride *= s->tensor->shape[i]) {
+        const SliceAxis *axis = &s->axes[i];
+        element += (axis->start + position % axis->count * (uint64_t)axis->step) * stride;
+        position /= axis->count;
+    }
+    return element;
 }
