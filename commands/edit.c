@@ -276,7 +276,7 @@ static void edit_numbers(Checkpoint *c, const EditArguments *a)
     Slice s;
     Edit e;
     Report r = {0};
-    model_slice(&s, a->slice, &t);
+    die_if(slice_parse(&s, a->slice, &t, err), err);
     if (a->from) {
         source = open_source(&other, a->from, a->tensor);
         check_source(&s, &source);

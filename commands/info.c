@@ -168,7 +168,7 @@ static void draw_parts(const SafetensorsFile *f, int width)
     snprintf(data_bytes, sizeof data_bytes, " %zu bytes", f->data_size);
     snprintf(start, sizeof start, "%zu", 8 + f->header_len);
     snprintf(end, sizeof end, "%zu", f->mapped_size);
-    printf("%-*s%-*s%-*s%*s\n", widths[0] + 1, "0", widths[1] + 1, "8", (int)strlen(start), start,
+    printf("\n%-*s%-*s%-*s%*s\n", widths[0] + 1, "0", widths[1] + 1, "8", (int)strlen(start), start,
            widths[2] + 2 - (int)strlen(start), end);
     draw_row('+', widths, (const char *const[3]){DASHES, DASHES, DASHES});
     draw_row('|', widths, (const char *const[3]){" N", " header: JSON", " data"});
@@ -247,9 +247,14 @@ static void draw_bar(const Group *g, uint64_t total, int name_width, int width)
 
 #define BARS 8
 
-static void draw_shares(const Checkpoint *c, int width)
+static void draw_map(const Checkpoint *c)
 {
+    int width = MAX(MIN(terminal_width(stdout) - 1, 100), 40);
     size_t n = checkpoint_tensor_count(c);
+    if (!c->st.n_shards)
+        draw_parts(&c->st, width);
+    if (n > 0)
+        printf("\nshare of the data\n");
     Group *groups = xcalloc(n, sizeof *groups), *last = groups + BARS - 1;
     uint64_t total = 0;
     int name_width = 16;
@@ -275,19 +280,6 @@ static void draw_shares(const Checkpoint *c, int width)
     for (size_t i = 0; i < n; i++)
         free(groups[i].name);
     free(groups);
-}
-
-static void print_map(const Checkpoint *c)
-{
-    int width = MAX(MIN(terminal_width(stdout) - 1, 100), 40);
-    if (!c->st.n_shards) {
-        putchar('\n');
-        draw_parts(&c->st, width);
-    }
-    if (!checkpoint_tensor_count(c))
-        return;
-    printf("\nshare of the data\n");
-    draw_shares(c, width);
 }
 
 /* ---- the model: config, tokenizer, memory ------------------------------------------------------------------------ */
@@ -539,7 +531,7 @@ int cmd_info(int argc, char **argv)
         print_summary(&c);
         if (c.from_directory)
             print_model(&c);
-        print_map(&c);
+        draw_map(&c);
         putchar('\n');
         print_tensors(&c, NULL);
     }

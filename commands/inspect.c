@@ -246,9 +246,10 @@ static void write_histogram(const Slice *s, const SliceStats *stats)
 static bool tensor_stats(const SafetensorsTensor *t, SliceStats *stats)
 {
     Slice s;
+    char err[512];
     if (dtype_bits(t->dtype) < 8)
         return false;
-    model_slice(&s, NULL, t);
+    die_if(slice_parse(&s, NULL, t, err), err);
     *stats = stats_of(&s);
     slice_free(&s);
     return true;
@@ -337,29 +338,24 @@ static void write_one_tensor(const Slice *s, const Inspection *what)
     printf("}\n");
 }
 
-static void write_npy(const Checkpoint *c, const Slice *s, const char *path)
-{
-    OutFile out;
-    char err[512];
-    if (model_has_file(c, path))
-        die(EXIT_FAILED, "--npy: %s is a file of the model itself", path);
-    die_if(out_open(&out, path, err), err);
-    die_if(slice_write_npy(s, out.stream, err), err);
-    die_if(out_commit(&out, err), err);
-}
-
 static void one_tensor(Checkpoint *c, const Inspection *what)
 {
     SafetensorsTensor t = model_tensor(c, what->tensor);
     Slice s;
+    OutFile out;
+    char err[512];
     if (dtype_bits(t.dtype) < 8 && !what->slice && !what->npy && !what->stats && !common.json) {
         print_tensor(&t);
         notice("%s numbers are smaller than a byte and cannot be shown one by one", dtype_name(t.dtype));
         return;
     }
-    model_slice(&s, what->slice, &t);
+    die_if(slice_parse(&s, what->slice, &t, err), err);
     if (what->npy) {
-        write_npy(c, &s, what->npy);
+        if (model_has_file(c, what->npy))
+            die(EXIT_FAILED, "--npy: %s is a file of the model itself", what->npy);
+        die_if(out_open(&out, what->npy, err), err);
+        die_if(slice_write_npy(&s, out.stream, err), err);
+        die_if(out_commit(&out, err), err);
     } else if (common.json) {
         write_one_tensor(&s, what);
     } else {

@@ -168,12 +168,6 @@ SafetensorsTensor model_tensor(Checkpoint *c, const char *name)
     return t;
 }
 
-void model_slice(Slice *s, const char *spec, const SafetensorsTensor *t)
-{
-    char err[512];
-    die_if(slice_parse(s, spec, t, err), err);
-}
-
 uint64_t *model_slice_shape(const Slice *s)
 {
     uint64_t *shape = xcalloc(slice_rank(s), sizeof *shape);

@@ -33,26 +33,20 @@ static void score_tokens(void *context, size_t begin, size_t end, int thread)
     }
 }
 
-typedef struct {
-    double *surprise; /* [ids]; -1: the first token of a window, which is not predicted */
-    double nll;       /* the mean of the others */
-    size_t predicted, windows;
-} Score;
-
-static Score score_text(Session *s, const IdList *ids)
+/* Compute surprise[ids], -1 for the first token of a window, which is not predicted. Returns the sum of the others. */
+static double score_text(Session *s, const IdList *ids, double *surprise)
 {
-    Score score = {.surprise = xmalloc(ids->count * sizeof(double))};
     size_t window = s->state.ctx, step;
     double sum = 0;
-    for (size_t at = 0; at < ids->count; at += window, score.windows++) {
+    for (size_t at = 0; at < ids->count; at += window) {
         size_t n = MIN(ids->count - at, window);
         session_check_ids(s, ids->items + at, n);
         run_state_rewind(&s->state, 0);
-        score.surprise[at] = -1;
+        surprise[at] = -1;
         for (size_t i = at; i + 1 < at + n; i += step) {
             step = MIN(at + n - 1 - i, s->state.block);
             Block b = {session_forward(s, ids->items + i, step), ids->items + i + 1, s->model.config.vocab_size,
-                       score.surprise + i + 1};
+                       surprise + i + 1};
             threads_for(step, 1, score_tokens, &b);
             for (size_t t = 0; t < step; t++) {
                 if (b.surprise[t] < 0)
@@ -61,14 +55,12 @@ static Score score_text(Session *s, const IdList *ids)
                 sum += b.surprise[t];
             }
         }
-        score.predicted += n - 1;
         progress("scoring the text", at + n, ids->count);
     }
     progress_end();
-    if (!score.predicted)
+    if (window < 2)
         die(EXIT_FAILED, "--ctx must be at least 2: the first token of a window is not predicted");
-    score.nll = sum / (double)score.predicted;
-    return score;
+    return sum;
 }
 
 /* ---- output ------------------------------------------------------------------------------------------------------ */
@@ -118,17 +110,6 @@ static void print_tokens(const Session *s, const IdList *ids, const double *surp
     putchar('\n');
 }
 
-static void write_json(const Score *score, size_t n, bool tokens)
-{
-    printf("{\"tokens\":%zu", score->predicted);
-    write_number(",\"nll\":", score->nll);
-    write_number(",\"perplexity\":", exp_f64(score->nll));
-    printf(",\"windows\":%zu", score->windows);
-    for (size_t i = 0; tokens && i < n; i++)
-        write_number(i ? "," : ",\"surprise\":[", score->surprise[i] < 0 ? (double)NAN : score->surprise[i]);
-    printf("%s}\n", tokens ? "]" : "");
-}
-
 int cmd_perplexity(int argc, char **argv)
 {
     const char *ids_text = NULL, *file = NULL;
@@ -160,17 +141,25 @@ int cmd_perplexity(int argc, char **argv)
     if (ids.count < 2)
         die(EXIT_FAILED, "the text has %zu token%s, but perplexity needs at least two", ids.count, plural(ids.count));
 
-    Score score = score_text(&s, &ids);
+    double *surprise = xmalloc(ids.count * sizeof *surprise), sum = score_text(&s, &ids, surprise);
+    size_t windows = (ids.count - 1) / s.state.ctx + 1, predicted = ids.count - windows;
+    double nll = sum / (double)predicted;
     if (common.json) {
-        write_json(&score, ids.count, tokens);
+        printf("{\"tokens\":%zu", predicted);
+        write_number(",\"nll\":", nll);
+        write_number(",\"perplexity\":", exp_f64(nll));
+        printf(",\"windows\":%zu", windows);
+        for (size_t i = 0; tokens && i < ids.count; i++)
+            write_number(i ? "," : ",\"surprise\":[", surprise[i] < 0 ? (double)NAN : surprise[i]);
+        printf("%s}\n", tokens ? "]" : "");
     } else {
         if (tokens)
-            print_tokens(&s, &ids, score.surprise);
-        printf("tokens      %zu\nnll         %.6f\nperplexity  %.4f\n", score.predicted, score.nll, exp_f64(score.nll));
-        if (score.windows > 1)
-            printf("windows     %zu of up to %zu tokens, each starting fresh\n", score.windows, s.state.ctx);
+            print_tokens(&s, &ids, surprise);
+        printf("tokens      %zu\nnll         %.6f\nperplexity  %.4f\n", predicted, nll, exp_f64(nll));
+        if (windows > 1)
+            printf("windows     %zu of up to %zu tokens, each starting fresh\n", windows, s.state.ctx);
     }
-    free(score.surprise);
+    free(surprise);
     id_list_free(&ids);
     session_close(&s);
     return finish(EXIT_OK);

@@ -26,30 +26,27 @@ static void write_json(const Tokenizer *t, const IdList *ids, const Text *text)
     printf("}\n");
 }
 
-static void tokenize_text(Tokenizer *t, const Text *text)
+/* Encode a text and print its tokens, or decode a list of ids and print their text. */
+static void tokenize_one(Tokenizer *t, const Prompt *from, bool skip_special)
 {
     char err[512];
+    Text text = {0};
     IdList ids = {0};
-    die_if(tokenizer_encode(t, text->bytes, text->length, true, &ids, err), err);
-    if (common.json)
-        write_json(t, &ids, NULL);
-    for (size_t i = 0; i < ids.count && !common.json; i++) {
-        printf("%7d  ", ids.items[i]);
-        print_token(t, ids.items[i], 0);
+    if (from->ids) {
+        ids = input_ids(from->ids);
+        die_if(tokenizer_decode(t, ids.items, ids.count, skip_special, &text), "out of memory");
+    } else {
+        die_if(tokenizer_encode(t, from->text.bytes, from->text.length, true, &ids, err), err);
+    }
+    if (common.json) {
+        write_json(t, &ids, from->ids ? &text : NULL);
+    } else if (from->ids) {
+        print_text(stdout, text.length ? text.bytes : "", text.length);
         putchar('\n');
     }
-    id_list_free(&ids);
-}
-
-static void decode_ids(const Tokenizer *t, const char *list, bool skip_special)
-{
-    Text text = {0};
-    IdList ids = input_ids(list);
-    die_if(tokenizer_decode(t, ids.items, ids.count, skip_special, &text), "out of memory");
-    if (common.json) {
-        write_json(t, &ids, &text);
-    } else {
-        print_text(stdout, text.length ? text.bytes : "", text.length);
+    for (size_t i = 0; i < ids.count && !common.json && !from->ids; i++) {
+        printf("%7d  ", ids.items[i]);
+        print_token(t, ids.items[i], 0);
         putchar('\n');
     }
     text_free(&text);
@@ -85,20 +82,8 @@ static int read_messages(const JsonValue *list, Message *messages, char err[512]
     return 0;
 }
 
-/* Write messages[n] as the chat template has them, and encode that. Says so when it fails because of a tool's
- * message. */
-static int encode_messages(Tokenizer *t, const Message *messages, size_t n, bool add_prompt, Text *text, IdList *ids,
-                           char err[512])
-{
-    if (tokenizer_chat_text(t, messages, n, add_prompt, text, err) == 0 &&
-        tokenizer_encode(t, text->length ? text->bytes : "", text->length, true, ids, err) == 0)
-        return 0;
-    for (size_t i = 0; i < n; i++)
-        if (messages[i].role_length == 4 && !memcmp(messages[i].role, "tool", 4))
-            return fail(err, "messages of the role \"tool\" are not supported with this chat template");
-    return -1;
-}
-
+/* Write the request's messages as the chat template has them, and encode that. Says so when it fails because of a
+ * tool's message. */
 static int answer_messages(Tokenizer *t, const JsonValue *request, const JsonValue *list, Text *text, IdList *ids,
                            char err[512])
 {
@@ -109,9 +94,16 @@ static int answer_messages(Tokenizer *t, const JsonValue *request, const JsonVal
     if (tools && tools->type != JSON_NULL && tools->length)
         return fail(err, "\"tools\" are not supported");
     Message *messages = xcalloc(list->length, sizeof *messages);
-    int status = read_messages(list, messages, err);
+    if (read_messages(list, messages, err) != 0) {
+        free(messages);
+        return -1;
+    }
+    int status = tokenizer_chat_text(t, messages, list->length, add_prompt, text, err);
     if (status == 0)
-        status = encode_messages(t, messages, list->length, add_prompt, text, ids, err);
+        status = tokenizer_encode(t, text->length ? text->bytes : "", text->length, true, ids, err);
+    for (const JsonValue *v = list->child; v && status != 0; v = v->next)
+        if (json_string_is(json_get(v, "role"), "tool"))
+            fail(err, "messages of the role \"tool\" are not supported with this chat template");
     free(messages);
     return status;
 }
@@ -226,10 +218,8 @@ int cmd_tokenize(int argc, char **argv)
     int code = EXIT_OK;
     if (lines)
         code = answer_lines(t);
-    else if (from.ids)
-        decode_ids(t, from.ids, skip_special);
     else
-        tokenize_text(t, &from.text);
+        tokenize_one(t, &from, skip_special);
     text_free(&from.text);
     tokenizer_close(t);
     return finish(code);
