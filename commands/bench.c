@@ -12,7 +12,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 
 typedef struct {
@@ -42,8 +41,7 @@ static double peak_megabytes(void)
     double kilobytes = 0;
     FILE *f = fopen("/proc/self/status", "r");
     while (f && fgets(line, sizeof line, f))
-        if (!strncmp(line, "VmHWM:", 6))
-            kilobytes = strtod(line + 6, NULL);
+        sscanf(line, "VmHWM: %lf", &kilobytes);
     if (f)
         fclose(f);
     if (kilobytes <= 0 && !getrusage(RUSAGE_SELF, &usage))

@@ -13,7 +13,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define CHUNK ((size_t)1 << 17) /* elements that are computed at a time */
 #define SHOWN 8                 /* how many changes are shown one by one */
@@ -181,9 +180,8 @@ static int plan_change(Edit *e, const Slice *s, Change *c, Report *r, char err[5
 /* Open --from FILE2 or FILE2:NAME2 and find its tensor, which without NAME2 is `name`. */
 static SafetensorsTensor open_source(Checkpoint *c, const char *from, const char *name)
 {
-    struct stat info;
     char *path = xstrdup(from), *colon = strrchr(path, ':');
-    if (stat(path, &info) != 0 && colon) {
+    if (!file_exists(path) && colon) {
         *colon = '\0';
         name = from + (colon - path) + 1;
     }

@@ -61,23 +61,13 @@ static void print_guess(Explainer *e, const char *label, const float *logits)
     puts(count ? "" : " not a finite number");
 }
 
-/* What a step does besides the product with its tensor. */
-static const struct {
-    const char *step, *note;
-} notes[] = {
-    {"self_attn.q_proj", " +bias"},   {"self_attn.k_proj", " +bias"}, {"self_attn.v_proj", " +bias"},
-    {"self_attn.o_proj", " (added)"}, {"mlp.down_proj", " (added)"},
-};
-
 static void print_step(Explainer *e, int layer, const char *step, const SafetensorsTensor *t, const float *values,
                        size_t n)
 {
     char label[64], shape[SHAPE_TEXT], at[24] = "-";
-    const char *note = "";
-    for (size_t i = 0; i < COUNT_OF(notes); i++)
-        if (!strcmp(step, notes[i].step))
-            note = notes[i].note;
-    snprintf(label, sizeof label, "%s%s", step, note);
+    bool has_bias = text_ends_with(step, "q_proj") || text_ends_with(step, "k_proj") || text_ends_with(step, "v_proj");
+    bool is_added = text_ends_with(step, "o_proj") || text_ends_with(step, "down_proj");
+    snprintf(label, sizeof label, "%s%s%s", step, has_bias ? " +bias" : "", is_added ? " (added)" : "");
     if (t && t->file != e->file && e->s->checkpoint.st.n_shards) {
         printf("in ");
         print_name(t->file->path);

@@ -151,23 +151,6 @@ static int hash_other(const char *path, Digest digest)
     return status;
 }
 
-/* Undo in place what print_file_line() does to names. */
-static void unescape(char *name)
-{
-    char *out = name;
-    for (; *name; name++, out++) {
-        *out = *name;
-        if (*name != '\\' || !name[1])
-            continue;
-        *out = *++name;
-        if (*name == 'n')
-            *out = '\n';
-        else if (*name == 'r')
-            *out = '\r';
-    }
-    *out = '\0';
-}
-
 static void add_file(List *list, Line *line, const char *path)
 {
     SafetensorsFile *st = &list->files[list->n_files++];
@@ -217,7 +200,7 @@ static void add_line(List *list, char *text)
         return;
     }
     if (is_escaped)
-        unescape(name);
+        input_unescape(name, strlen(name));
     if (!is_tensor)
         add_file(list, line, name);
     list->n++;

@@ -115,17 +115,6 @@ static void print_metadata(const SafetensorsFile *f)
     }
 }
 
-static void print_files(const Checkpoint *c)
-{
-    for (size_t i = 0; i < checkpoint_file_count(c); i++) {
-        const SafetensorsFile *f = checkpoint_file(c, i);
-        printf("file            ");
-        print_name(path_name(f->path));
-        printf("   %zu bytes, header %zu, %zu tensor%s\n", f->mapped_size, f->header_len, f->n_tensors,
-               plural(f->n_tensors));
-    }
-}
-
 static void print_summary(const Checkpoint *c)
 {
     uint64_t bytes = 0, parameters = 0;
@@ -138,10 +127,15 @@ static void print_summary(const Checkpoint *c)
     print_name(c->st.path);
     printf("\n%s       %" PRIu64 " bytes", sharded ? "all files" : "file size", bytes);
     printf(bytes < 1000 ? "\n" : " (%s)\n", human_bytes(bytes, size));
-    if (sharded)
-        print_files(c);
-    else
+    if (!sharded)
         printf("header length   %zu\ndata starts at  %zu\n", c->st.header_len, 8 + c->st.header_len);
+    for (size_t i = 0; i < c->st.n_shards; i++) {
+        const SafetensorsFile *f = &c->st.shards[i];
+        printf("file            ");
+        print_name(path_name(f->path));
+        printf("   %zu bytes, header %zu, %zu tensor%s\n", f->mapped_size, f->header_len, f->n_tensors,
+               plural(f->n_tensors));
+    }
     printf("tensors         %zu\nparameters      %" PRIu64 "\n", checkpoint_tensor_count(c), parameters);
     print_dtypes(c);
     print_metadata(checkpoint_file(c, 0));
@@ -255,7 +249,7 @@ static void draw_map(const Checkpoint *c)
         draw_parts(&c->st, width);
     if (n > 0)
         printf("\nshare of the data\n");
-    Group *groups = xcalloc(n, sizeof *groups), *last = groups + BARS - 1;
+    Group *groups = xcalloc(n, sizeof *groups);
     uint64_t total = 0;
     int name_width = 16;
     for (size_t i = 0; i < n; i++) {
@@ -264,13 +258,13 @@ static void draw_map(const Checkpoint *c)
         total += t->length;
     }
     n = merge_groups(groups, n);
-    if (n > BARS) {
-        free(last->name);
-        last->name = xstrdup("others");
-    }
     for (size_t i = BARS; i < n; i++) {
-        last->bytes += groups[i].bytes;
-        last->count += groups[i].count;
+        groups[BARS - 1].bytes += groups[i].bytes;
+        groups[BARS - 1].count += groups[i].count;
+    }
+    if (n > BARS) {
+        free(groups[BARS - 1].name);
+        groups[BARS - 1].name = xstrdup("others");
     }
     for (size_t i = 0; i < MIN(n, BARS); i++)
         name_width = MAX(name_width, (int)strlen(groups[i].name) + (groups[i].count > 1 ? 6 : 0));
