@@ -203,34 +203,30 @@ typedef struct {
     size_t n, counts[ONLY_B + 1]; /* pairs, and how many of each status */
 } Diff;
 
-/* List A's tensors in its order, then those that only B has. */
-static void pair_tensors(Diff *d)
+/* List and compare A's tensors in its order, then list those that only B has. */
+static void compare_all(Diff *d)
 {
     size_t n_a = checkpoint_tensor_count(&d->a), n_b = checkpoint_tensor_count(&d->b);
+    Progress progress = {.what = "comparing", .total = model_bytes(&d->a)};
     SafetensorsTensor unused;
     d->pairs = xcalloc(n_a + n_b, sizeof *d->pairs);
     for (size_t i = 0; i < n_a; i++) {
         Pair *p = &d->pairs[d->n++];
         p->a = checkpoint_tensor(&d->a, i);
-        p->status = safetensors_find_n(&d->b.st, p->a->name, p->a->name_length, &p->b) == 0 ? SAME : ONLY_A;
+        if (safetensors_find_n(&d->b.st, p->a->name, p->a->name_length, &p->b) != 0)
+            p->status = ONLY_A;
+        else
+            compare_pair(p);
+        tell_progress(&progress, p->a->length);
     }
+    progress_end();
     for (size_t i = 0; i < n_b; i++) {
         const SafetensorsTensor *b = checkpoint_tensor(&d->b, i);
         if (safetensors_find_n(&d->a.st, b->name, b->name_length, &unused) != 0)
             d->pairs[d->n++] = (Pair){.b = *b, .status = ONLY_B};
     }
-}
-
-static void compare_all(Diff *d)
-{
-    Progress p = {.what = "comparing", .total = model_bytes(&d->a)};
-    for (size_t i = 0; i < d->n; i++) {
-        if (d->pairs[i].status == SAME)
-            compare_pair(&d->pairs[i]);
+    for (size_t i = 0; i < d->n; i++)
         d->counts[d->pairs[i].status]++;
-        tell_progress(&p, d->pairs[i].a ? d->pairs[i].a->length : 0);
-    }
-    progress_end();
 }
 
 static const SafetensorsTensor *named(const Pair *p)
@@ -462,7 +458,6 @@ int cmd_diff(int argc, char **argv)
     die_if(checkpoint_open(&d.a, argv[1], false, err), err);
     die_if(checkpoint_open(&d.b, argv[2], false, err), err);
     session_start_pool();
-    pair_tensors(&d);
     compare_all(&d);
     model_check_sizes(&d.a);
     model_check_sizes(&d.b);

@@ -40,18 +40,11 @@ static uint64_t byte_of(const SafetensorsTensor *t)
     return 8 + t->file->header_len + t->offset;
 }
 
-/* Put the most likely next tokens into e->best. Returns how many: at most GUESSES, 0 if the logits are not finite. */
-static size_t guesses(Explainer *e, const float *logits)
-{
-    size_t vocab = e->s->model.config.vocab_size, count = MIN(vocab, GUESSES);
-    return rank_logits(logits, vocab, count, e->best) ? 0 : count;
-}
-
 /* ---- as a table -------------------------------------------------------------------------------------------------- */
 
-static void print_guess(Explainer *e, const char *label, const float *logits)
+/* Print the first `count` of e->best; 0: the logits are not finite. */
+static void print_guess(const Explainer *e, const char *label, size_t count)
 {
-    size_t count = guesses(e, logits);
     printf("  %-24s", label);
     for (size_t i = 0; i < count; i++) {
         putchar(' ');
@@ -91,9 +84,8 @@ static void print_step(Explainer *e, int layer, const char *step, const Safetens
 
 /* ---- as JSON ----------------------------------------------------------------------------------------------------- */
 
-static void write_guess(Explainer *e, const float *logits)
+static void write_guess(const Explainer *e, size_t count)
 {
-    size_t count = guesses(e, logits);
     printf(",\"next\":[");
     for (size_t i = 0; i < count; i++) {
         printf("%s{\"id\":%d", i ? "," : "", e->best[i].id);
@@ -132,17 +124,20 @@ static void tell(Explainer *e, int layer, const char *step, const char *tensor, 
                  const float *guess)
 {
     SafetensorsTensor found, *t = tensor && !safetensors_find(&e->s->checkpoint.st, tensor, &found) ? &found : NULL;
+    size_t vocab = e->s->model.config.vocab_size, count = MIN(vocab, GUESSES);
+    if (guess && rank_logits(guess, vocab, count, e->best) != 0)
+        count = 0;
     if (common.json) {
         fputs(e->between, stdout);
         e->between = ",\n";
         write_step(layer, step, t, values, n);
         if (guess)
-            write_guess(e, guess);
+            write_guess(e, count);
         putchar('}');
     } else {
         print_step(e, layer, step, t, values, n);
         if (guess)
-            print_guess(e, layer < 0 ? "the next token:" : "next, if it ended here:", guess);
+            print_guess(e, layer < 0 ? "the next token:" : "next, if it ended here:", count);
     }
 }
 

@@ -226,17 +226,6 @@ static List read_list(const char *path)
     return list;
 }
 
-static void print_line(const Line *l, const char *problem, bool first_problem)
-{
-    if (common.json && problem) {
-        write_string(first_problem ? "{\"name\":" : ",{\"name\":", l->name.bytes, l->name.length);
-        printf(",\"problem\":\"%s\"}", problem);
-    } else if (!common.json && (problem || !quiet)) {
-        print_escaped(stdout, l->name.bytes, l->name.length);
-        printf(": %s\n", problem ? problem : "OK");
-    }
-}
-
 static void free_list(List *list)
 {
     for (size_t i = 0; i < list->n; i++)
@@ -261,7 +250,14 @@ static int check_list(const char *path)
     for (size_t i = 0; i < list.n; i++) {
         const Line *l = &list.lines[i];
         bool differs = !l->problem && memcmp(l->found, l->wanted, sizeof l->wanted) != 0;
-        print_line(l, differs ? "FAILED" : l->problem, unread + wrong == 0);
+        const char *problem = differs ? "FAILED" : l->problem;
+        if (common.json && problem) {
+            write_string(unread + wrong ? ",{\"name\":" : "{\"name\":", l->name.bytes, l->name.length);
+            printf(",\"problem\":\"%s\"}", problem);
+        } else if (!common.json && (problem || !quiet)) {
+            print_escaped(stdout, l->name.bytes, l->name.length);
+            printf(": %s\n", problem ? problem : "OK");
+        }
         wrong += differs ? 1 : 0;
         unread += l->problem ? 1 : 0;
     }

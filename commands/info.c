@@ -323,14 +323,6 @@ static void print_memory(const Checkpoint *cp, const Config *c)
     printf("\n%s", some_too_big ? "         ! more than is free\n" : "");
 }
 
-static void print_config(const Config *c)
-{
-    printf("config          %zu layers, width %zu, %zu query and %zu key/value heads of %zu, inner width %zu,\n",
-           c->n_layers, c->dim, c->n_heads, c->n_kv_heads, c->head_dim, c->hidden_dim);
-    printf("                vocabulary %zu, %zu positions, head %s\n", c->vocab_size, c->max_positions,
-           c->tie_word_embeddings ? "shared with the embedding" : "of its own");
-}
-
 static void print_problem(const char *label, const char *err)
 {
     printf("%-16s", label);
@@ -343,10 +335,14 @@ static void print_model(Checkpoint *c)
     Config config;
     char err[512];
     bool known = !checkpoint_read_config(c, &config, err);
-    if (known)
-        print_config(&config);
-    else
+    if (known) {
+        printf("config          %zu layers, width %zu, %zu query and %zu key/value heads of %zu, inner width %zu,\n",
+               config.n_layers, config.dim, config.n_heads, config.n_kv_heads, config.head_dim, config.hidden_dim);
+        printf("                vocabulary %zu, %zu positions, head %s\n", config.vocab_size, config.max_positions,
+               config.tie_word_embeddings ? "shared with the embedding" : "of its own");
+    } else {
         print_problem("config", err);
+    }
     Tokenizer *t = tokenizer_open(c->directory, err);
     if (t)
         printf("tokenizer       %zu ids, %zu merges; chat %s\n", tokenizer_size(t), tokenizer_merges(t),

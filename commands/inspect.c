@@ -399,12 +399,13 @@ static const char *bits_text(const SafetensorsTensor *t, const unsigned char *el
     return out;
 }
 
-static void write_byte(const SafetensorsFile *st, uint64_t at, const char *part, const SafetensorsTensor *t,
-                       uint64_t element, const unsigned char *bytes)
+static void write_byte(const SafetensorsFile *st, uint64_t at, const SafetensorsTensor *t, uint64_t element,
+                       const unsigned char *bytes)
 {
     char bits[80];
+    const char *part = at < 8 ? "length" : "header";
     write_name("{\"file\":", st->path);
-    printf(",\"offset\":%" PRIu64 ",\"byte\":%u,\"part\":\"%s\"", at, st->mapped[at], part);
+    printf(",\"offset\":%" PRIu64 ",\"byte\":%u,\"part\":\"%s\"", at, st->mapped[at], t ? "data" : part);
     if (t) {
         write_string(",\"tensor\":", t->name, t->name_length);
         printf(",\"dtype\":\"%s\"", dtype_name(t->dtype));
@@ -467,8 +468,7 @@ static void one_byte(const Checkpoint *c, uint64_t at)
         bytes = safetensors_data(t) + element * size;
     }
     if (common.json) {
-        const char *part = at < start ? "header" : "data";
-        write_byte(st, at, at < 8 ? "length" : part, t, element, bytes);
+        write_byte(st, at, t, element, bytes);
         return;
     }
     printf("byte %" PRIu64 " of ", at);
