@@ -47,11 +47,6 @@ static void report_sighting(const char *file, const Sighting *s, const char *wha
          more);
 }
 
-static bool is_known_field(const JsonValue *field)
-{
-    return json_key_is(field, "dtype") || json_key_is(field, "shape") || json_key_is(field, "data_offsets");
-}
-
 static bool has_control_character(const JsonValue *entry)
 {
     for (size_t i = 0; i < entry->key_length; i++)
@@ -69,7 +64,7 @@ static void print_warnings(const SafetensorsFile *f)
         if (has_control_character(entry))
             sight(&control, entry, NULL);
         for (const JsonValue *field = entry->child; field; field = field->next)
-            if (!is_known_field(field))
+            if (!json_key_is(field, "dtype") && !json_key_is(field, "shape") && !json_key_is(field, "data_offsets"))
                 sight(&unknown, entry, field);
     }
     if (f->header_len && f->header_json[0] != '{')
@@ -446,15 +441,6 @@ static void write_model(Checkpoint *c, const char *find)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-static size_t count_matches(const Checkpoint *c, const char *find)
-{
-    size_t found = 0;
-    for (size_t i = 0; i < checkpoint_tensor_count(c); i++)
-        if (name_matches(find, checkpoint_tensor(c, i)->name, checkpoint_tensor(c, i)->name_length))
-            found++;
-    return found;
-}
-
 /* Print the tensors that match, with a heading before those of each shard. */
 static void print_tensors(const Checkpoint *c, const char *find)
 {
@@ -506,7 +492,10 @@ int cmd_info(int argc, char **argv)
     model_open(&c, count ? argv[1] : common.model);
     for (size_t i = 0; i < checkpoint_file_count(&c) && !quiet; i++)
         print_warnings(checkpoint_file(&c, i));
-    if (find && count_matches(&c, find) == 0)
+    bool found = !find;
+    for (size_t i = 0; i < checkpoint_tensor_count(&c) && !found; i++)
+        found = name_matches(find, checkpoint_tensor(&c, i)->name, checkpoint_tensor(&c, i)->name_length);
+    if (!found)
         die(EXIT_FAILED, "%s: no tensor's name matches '%s'", c.argument, find);
     if (inspect(&c, &data, find)) {
         /* the numbers that were asked for, and nothing else */

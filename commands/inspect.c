@@ -242,46 +242,47 @@ static void write_histogram(const Slice *s, const SliceStats *stats)
     putchar(']');
 }
 
-/* The statistics of a whole tensor; false if its numbers are smaller than a byte. */
-static bool tensor_stats(const SafetensorsTensor *t, SliceStats *stats)
+/* A line of the table of all tensors. stats: NULL if the numbers are smaller than a byte. */
+static void print_stats_line(const SafetensorsTensor *t, const SliceStats *stats)
 {
-    Slice s;
-    char err[512];
-    if (dtype_bits(t->dtype) < 8)
-        return false;
-    die_if(slice_parse(&s, NULL, t, err), err);
-    *stats = stats_of(&s);
-    slice_free(&s);
-    return true;
-}
-
-/* A line of the table of all tensors. Returns whether there are numbers that are not finite. */
-static bool print_stats_line(const SafetensorsTensor *t)
-{
-    SliceStats stats = {0};
-    bool known = tensor_stats(t, &stats);
-    uint64_t infinite = stats.plus_inf + stats.minus_inf;
-    if (known)
-        printf("%12.5g %12.5g %12.5g %12.5g  %8" PRIu64 " %6" PRIu64 " %6" PRIu64, stats.min, stats.max, stats.mean,
-               stats.std, stats.zero, stats.nan, infinite);
+    if (stats)
+        printf("%12.5g %12.5g %12.5g %12.5g  %8" PRIu64 " %6" PRIu64 " %6" PRIu64, stats->min, stats->max, stats->mean,
+               stats->std, stats->zero, stats->nan, stats->plus_inf + stats->minus_inf);
     else
         printf("%56s %-5s", "(numbers smaller than a byte)", "");
     printf("  %-5s ", dtype_name(t->dtype));
     print_escaped(stdout, t->name, t->name_length);
     putchar('\n');
-    return stats.nan + infinite > 0;
 }
 
-static void write_stats_line(const SafetensorsTensor *t, bool first)
+static void write_stats_line(const SafetensorsTensor *t, const SliceStats *stats, bool first)
 {
-    SliceStats stats;
     write_tensor(first ? "\n{" : ",\n{", t);
     printf(",\"stats\":");
-    if (tensor_stats(t, &stats))
-        write_stats(&stats);
+    if (stats)
+        write_stats(stats);
     else
         printf("null");
     putchar('}');
+}
+
+/* Report on the tensor as a whole. Returns whether it has numbers that are not finite. */
+static bool tell_stats(const SafetensorsTensor *t, bool first)
+{
+    Slice s;
+    SliceStats stats = {0}, *known = NULL;
+    char err[512];
+    if (dtype_bits(t->dtype) >= 8) {
+        die_if(slice_parse(&s, NULL, t, err), err);
+        stats = stats_of(&s);
+        slice_free(&s);
+        known = &stats;
+    }
+    if (common.json)
+        write_stats_line(t, known, first);
+    else
+        print_stats_line(t, known);
+    return stats.nan + stats.plus_inf + stats.minus_inf > 0;
 }
 
 static void stats_of_all(const Checkpoint *c, const char *find)
@@ -296,10 +297,7 @@ static void stats_of_all(const Checkpoint *c, const char *find)
     for (size_t i = 0; i < checkpoint_tensor_count(c); i++) {
         const SafetensorsTensor *t = checkpoint_tensor(c, i);
         if (name_matches(find, t->name, t->name_length)) {
-            if (common.json)
-                write_stats_line(t, shown == 0);
-            else if (print_stats_line(t))
-                bad++;
+            bad += tell_stats(t, shown == 0) ? 1 : 0;
             shown++;
         }
         tell_progress(&p, t->length);

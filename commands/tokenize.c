@@ -13,19 +13,6 @@
 
 /* ---- one text ---------------------------------------------------------------------------------------------------- */
 
-/* {"ids":[..],"tokens":[..]}, and "text":.. unless text is NULL. */
-static void write_json(const Tokenizer *t, const IdList *ids, const Text *text)
-{
-    write_ids("{\"ids\":", ids->items, ids->count);
-    printf(",\"tokens\":[");
-    for (size_t i = 0; i < ids->count; i++)
-        write_token(i ? "," : "", t, ids->items[i]);
-    putchar(']');
-    if (text)
-        write_string(",\"text\":", text->bytes, text->length);
-    printf("}\n");
-}
-
 /* Encode a text and print its tokens, or decode a list of ids and print their text. */
 static void tokenize_one(Tokenizer *t, const Prompt *from, bool skip_special)
 {
@@ -39,15 +26,23 @@ static void tokenize_one(Tokenizer *t, const Prompt *from, bool skip_special)
         die_if(tokenizer_encode(t, from->text.bytes, from->text.length, true, &ids, err), err);
     }
     if (common.json) {
-        write_json(t, &ids, from->ids ? &text : NULL);
+        write_ids("{\"ids\":", ids.items, ids.count);
+        printf(",\"tokens\":[");
+        for (size_t i = 0; i < ids.count; i++)
+            write_token(i ? "," : "", t, ids.items[i]);
+        putchar(']');
+        if (from->ids)
+            write_string(",\"text\":", text.bytes, text.length);
+        printf("}\n");
     } else if (from->ids) {
         print_text(stdout, text.length ? text.bytes : "", text.length);
         putchar('\n');
-    }
-    for (size_t i = 0; i < ids.count && !common.json && !from->ids; i++) {
-        printf("%7d  ", ids.items[i]);
-        print_token(t, ids.items[i], 0);
-        putchar('\n');
+    } else {
+        for (size_t i = 0; i < ids.count; i++) {
+            printf("%7d  ", ids.items[i]);
+            print_token(t, ids.items[i], 0);
+            putchar('\n');
+        }
     }
     text_free(&text);
     id_list_free(&ids);
