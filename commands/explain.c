@@ -179,8 +179,7 @@ static void explain(Session *s, const IdList *prompt)
                    .between = ""};
     char err[512];
     die_if(run_state_reserve(&s->state, prompt->count, err), err); /* nothing may fail once something was printed */
-    if (last)
-        session_forward(s, prompt->items, last);
+    session_forward(s, prompt->items, last);
     if (common.json) {
         write_ids("{\"prompt_ids\":", prompt->items, prompt->count);
         printf(",\"position\":%zu,\"steps\":[\n", last);

@@ -154,12 +154,11 @@ typedef struct {
 static Rates rates_of(const Session *s, const Generated *g, size_t n_prompt)
 {
     Rates r = {0};
-    double more = g->ids.count > 1 ? (double)(g->ids.count - 1) : 0;
     if (g->prompt_seconds > 0)
         r.prompt_rate = (double)n_prompt / g->prompt_seconds;
-    if (g->seconds > 0 && more > 0) {
+    if (g->seconds > 0 && g->ids.count > 1) {
         uint64_t bytes = s->weight_bytes + session_cache_bytes(&s->model.config, n_prompt + g->ids.count / 2);
-        r.rate = more / g->seconds;
+        r.rate = (double)(g->ids.count - 1) / g->seconds;
         r.gb_s = r.rate * (double)bytes / 1e9;
     }
     return r;

@@ -255,17 +255,6 @@ static void print_stats_line(const SafetensorsTensor *t, const SliceStats *stats
     putchar('\n');
 }
 
-static void write_stats_line(const SafetensorsTensor *t, const SliceStats *stats, bool first)
-{
-    write_tensor(first ? "\n{" : ",\n{", t);
-    printf(",\"stats\":");
-    if (stats)
-        write_stats(stats);
-    else
-        printf("null");
-    putchar('}');
-}
-
 /* Report on the tensor as a whole. Returns whether it has numbers that are not finite. */
 static bool tell_stats(const SafetensorsTensor *t, bool first)
 {
@@ -278,10 +267,15 @@ static bool tell_stats(const SafetensorsTensor *t, bool first)
         slice_free(&s);
         known = &stats;
     }
-    if (common.json)
-        write_stats_line(t, known, first);
-    else
+    if (common.json) {
+        write_tensor(first ? "\n{" : ",\n{", t);
+        printf(known ? ",\"stats\":" : ",\"stats\":null");
+        if (known)
+            write_stats(known);
+        putchar('}');
+    } else {
         print_stats_line(t, known);
+    }
     return stats.nan + stats.plus_inf + stats.minus_inf > 0;
 }
 

@@ -77,10 +77,18 @@ static int read_messages(const JsonValue *list, Message *messages, char err[512]
     return 0;
 }
 
+/* Requests as they are read. */
+typedef struct {
+    Tokenizer *tokenizer;
+    Text line; /* what was read of the current one */
+    Text text; /* of the answer */
+    IdList ids;
+    bool failed;
+} Requests;
+
 /* Write the request's messages as the chat template has them, and encode that. Says so when it fails because of a
  * tool's message. */
-static int answer_messages(Tokenizer *t, const JsonValue *request, const JsonValue *list, Text *text, IdList *ids,
-                           char err[512])
+static int answer_messages(Requests *r, const JsonValue *request, const JsonValue *list, char err[512])
 {
     const JsonValue *prompt = json_get(request, "add_generation_prompt"), *tools = json_get(request, "tools");
     bool add_prompt = false;
@@ -93,9 +101,10 @@ static int answer_messages(Tokenizer *t, const JsonValue *request, const JsonVal
         free(messages);
         return -1;
     }
-    int status = tokenizer_chat_text(t, messages, list->length, add_prompt, text, err);
+    int status = tokenizer_chat_text(r->tokenizer, messages, list->length, add_prompt, &r->text, err);
     if (status == 0)
-        status = tokenizer_encode(t, text->length ? text->bytes : "", text->length, true, ids, err);
+        status =
+            tokenizer_encode(r->tokenizer, r->text.length ? r->text.bytes : "", r->text.length, true, &r->ids, err);
     for (const JsonValue *v = list->child; v && status != 0; v = v->next)
         if (json_string_is(json_get(v, "role"), "tool"))
             fail(err, "messages of the role \"tool\" are not supported with this chat template");
@@ -104,13 +113,13 @@ static int answer_messages(Tokenizer *t, const JsonValue *request, const JsonVal
 }
 
 /* Print the answer to one request. Return -1 and a sentence, and print nothing, when it has no answer. */
-static int answer(Tokenizer *t, const JsonValue *request, Text *out, IdList *ids, char err[512])
+static int answer(Requests *r, const JsonValue *request, char err[512])
 {
     const JsonValue *text = json_get(request, "text"), *list = json_get(request, "ids"),
                     *messages = json_get(request, "messages");
     const JsonValue *skip = json_get(request, "skip_special");
     bool skip_special = false;
-    out->length = ids->count = 0;
+    r->text.length = r->ids.count = 0;
     if ((text ? 1 : 0) + (list ? 1 : 0) + (messages ? 1 : 0) != 1)
         return fail(err, "expected an object with one of \"text\", \"ids\" and \"messages\"");
     if (text && text->type != JSON_STRING)
@@ -119,37 +128,29 @@ static int answer(Tokenizer *t, const JsonValue *request, Text *out, IdList *ids
         return fail(err, "\"%s\" should be a list", list ? "ids" : "messages");
     if (skip && skip->type != JSON_NULL && json_bool(skip, &skip_special))
         return fail(err, "\"skip_special\" should be true or false");
-    if (text && tokenizer_encode(t, text->text, text->length, true, ids, err))
+    if (text && tokenizer_encode(r->tokenizer, text->text, text->length, true, &r->ids, err))
         return -1;
-    if (messages && answer_messages(t, request, messages, out, ids, err))
+    if (messages && answer_messages(r, request, messages, err))
         return -1;
-    if (list && read_ids(list, ids, err))
+    if (list && read_ids(list, &r->ids, err))
         return -1;
-    if (list && tokenizer_decode(t, ids->items, ids->count, skip_special, out))
+    if (list && tokenizer_decode(r->tokenizer, r->ids.items, r->ids.count, skip_special, &r->text))
         return fail(err, "out of memory");
     putchar('{');
     if (!text)
-        write_string("\"text\":", out->bytes, out->length);
+        write_string("\"text\":", r->text.bytes, r->text.length);
     if (!list)
-        write_ids(text ? "\"ids\":" : ",\"ids\":", ids->items, ids->count);
+        write_ids(text ? "\"ids\":" : ",\"ids\":", r->ids.items, r->ids.count);
     puts("}");
     return 0;
 }
-
-/* Requests as they are read. */
-typedef struct {
-    Tokenizer *tokenizer;
-    Text line, out; /* what was read of the current line; scratch */
-    IdList ids;     /* scratch */
-    bool failed;
-} Requests;
 
 static void answer_line(Requests *r)
 {
     char err[512];
     xappend(&r->line, "", 0);
     JsonValue *request = json_parse(r->line.bytes, r->line.length, err);
-    if (!request || answer(r->tokenizer, request, &r->out, &r->ids, err) != 0) {
+    if (!request || answer(r, request, err) != 0) {
         r->failed = true;
         write_name("{\"error\":", err);
         puts("}");
@@ -179,7 +180,7 @@ static int answer_lines(Tokenizer *t)
     if (r.line.length)
         answer_line(&r);
     id_list_free(&r.ids);
-    text_free(&r.out);
+    text_free(&r.text);
     text_free(&r.line);
     return r.failed ? EXIT_FAILED : EXIT_OK;
 }
