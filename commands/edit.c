@@ -84,8 +84,7 @@ static void change_elements(void *context, size_t begin, size_t end, int thread)
         if (change_element(c, i, err) == 0)
             continue;
         size_t before = c->failed;
-        while (i < before && !atomic_compare_exchange_weak(&c->failed, &before, i)) {
-        }
+        while (i < before && !atomic_compare_exchange_weak(&c->failed, &before, i)) {}
         return;
     }
 }

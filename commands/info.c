@@ -145,6 +145,7 @@ static void draw_row(char edge, const int widths[3], const char *const texts[3])
     printf("%c\n", edge);
 }
 
+/* As long as the widest cell and the longest bar, of a figure of 100 columns. */
 #define DASHES "----------------------------------------------------------------------"
 #define HASHES "##########################################################################"
 

@@ -82,7 +82,7 @@ static void print_colored(const Session *s, const IdList *ids, const double *sur
     for (size_t i = 0; i < ids->count; i++) {
         size_t length, level = 0;
         const char *piece = tokenizer_piece(s->tokenizer, ids->items[i], &length);
-        while (surprise[i] >= levels[level].below)
+        while (level + 1 < COUNT_OF(levels) && surprise[i] >= levels[level].below)
             level++;
         fputs(levels[level].color, stdout);
         print_text(stdout, piece, length);
