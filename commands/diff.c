@@ -381,11 +381,9 @@ static void write_pair(const Pair *p)
         write_type("b", &p->b);
     if (p->compared) {
         write_figures(&p->difference);
-        printf(",\"max_at\":");
+        printf(p->difference.max > 0 ? ",\"max_at\":" : ",\"max_at\":null");
         if (p->difference.max > 0)
             print_index(stdout, p->a, p->difference.max_at);
-        else
-            printf("null");
     }
     putchar('}');
 }

@@ -116,8 +116,7 @@ static int answer_messages(Requests *r, const JsonValue *request, const JsonValu
 static int answer(Requests *r, const JsonValue *request, char err[512])
 {
     const JsonValue *text = json_get(request, "text"), *list = json_get(request, "ids"),
-                    *messages = json_get(request, "messages");
-    const JsonValue *skip = json_get(request, "skip_special");
+                    *messages = json_get(request, "messages"), *skip = json_get(request, "skip_special");
     bool skip_special = false;
     r->text.length = r->ids.count = 0;
     if ((text ? 1 : 0) + (list ? 1 : 0) + (messages ? 1 : 0) != 1)
