@@ -12,7 +12,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 
 typedef struct {
@@ -42,8 +41,7 @@ static double peak_megabytes(void)
     double kilobytes = 0;
     FILE *f = fopen("/proc/self/status", "r");
     while (f && fgets(line, sizeof line, f))
-        if (!strncmp(line, "VmHWM:", 6))
-            kilobytes = strtod(line + 6, NULL);
+        sscanf(line, "VmHWM: %lf", &kilobytes);
     if (f)
         fclose(f);
     if (kilobytes <= 0 && !getrusage(RUSAGE_SELF, &usage))
@@ -67,22 +65,14 @@ static int *some_ids(size_t n, size_t vocab)
     return ids;
 }
 
-static double prefill_rate(Session *s, const int *ids, size_t n)
+/* Run n tokens from position pos on, `step` at a time, and return how many that were in a second. */
+static double rate(Session *s, const int *ids, size_t n, size_t pos, size_t step)
 {
-    run_state_rewind(&s->state, 0);
+    run_state_rewind(&s->state, pos);
     double start = clock_seconds();
-    session_forward(s, ids, n);
-    return (double)n / (clock_seconds() - start);
-}
-
-/* Run n tokens one by one from position depth on; the cache must hold depth tokens. */
-static double decode_rate(Session *s, const int *ids, size_t n, size_t depth)
-{
-    run_state_rewind(&s->state, depth);
-    double start = clock_seconds();
-    for (size_t i = 0; i < n; i++)
-        session_forward(s, ids + i, 1);
-    return (double)n / (clock_seconds() - start);
+    for (size_t i = 0; i < n; i += step)
+        session_forward(s, ids + i, step);
+    return n ? (double)n / (clock_seconds() - start) : 0;
 }
 
 static void measure(Session *s, Bench *b)
@@ -91,18 +81,13 @@ static void measure(Session *s, Bench *b)
     int *ids = some_ids(longest + b->tokens, s->model.config.vocab_size);
     double *bandwidth = xcalloc(b->rounds, 3 * sizeof *bandwidth);
     double *prefill = bandwidth + b->rounds, *decode = prefill + b->rounds;
-    if (warm_up)
-        prefill_rate(s, ids, warm_up);
+    rate(s, ids, warm_up, 0, warm_up);
     for (size_t r = 0; r < b->rounds; r++) {
         progress("measuring", r, b->rounds);
         bandwidth[r] = session_read_bandwidth(s, UINT64_MAX);
-        if (b->prompt)
-            prefill[r] = prefill_rate(s, ids, b->prompt);
-        run_state_rewind(&s->state, 0);
-        if (b->depth)
-            session_forward(s, ids, b->depth);
-        if (b->tokens)
-            decode[r] = decode_rate(s, ids + longest, b->tokens, b->depth);
+        prefill[r] = rate(s, ids, b->prompt, 0, b->prompt);
+        rate(s, ids, b->depth, 0, b->depth); /* fills the cache */
+        decode[r] = rate(s, ids + longest, b->tokens, b->depth, 1);
     }
     progress_end();
     b->bandwidth = median(bandwidth, b->rounds);

@@ -59,13 +59,6 @@ static void compare_bytes(void *context, size_t begin, size_t end, int thread)
         c->different = true;
 }
 
-static bool equal_bytes(const SafetensorsTensor *a, const SafetensorsTensor *b)
-{
-    Comparison c = {.a = a, .b = b};
-    threads_for((size_t)a->length, BYTES, compare_bytes, &c);
-    return !c.different;
-}
-
 static void add_difference(Difference *total, const Difference *d)
 {
     if (d->max > total->max) {
@@ -113,12 +106,9 @@ static uint64_t set_aside(double *a, double *b, size_t n)
     return count;
 }
 
-/* Add to the number of elements that changed, and find the first with the largest |b - a|. */
-static void add_changes(Difference *total, const Comparison *c, size_t at, size_t n, const double *a, const double *b)
+/* Find the first element with the largest |b - a|; a[0] and b[0] belong to element `at`. */
+static void find_maximum(Difference *total, const double *a, const double *b, size_t n, size_t at, size_t parts)
 {
-    size_t parts = number_parts(c->a->dtype), size = dtype_bits(c->a->dtype) / 8;
-    bool by_bytes = c->a->dtype == c->b->dtype;
-    const unsigned char *x = safetensors_data(c->a) + at * size, *y = safetensors_data(c->b) + at * size;
     for (size_t i = 0; i < n * parts; i++) {
         double d = fabs(b[i] - a[i]);
         if (d > total->max) {
@@ -126,9 +116,6 @@ static void add_changes(Difference *total, const Comparison *c, size_t at, size_
             total->max_at = at + i / parts;
         }
     }
-    for (size_t i = 0; i < n; i++)
-        if (by_bytes ? memcmp(x + i * size, y + i * size, size) != 0 : a[i] != b[i])
-            total->changed++;
 }
 
 static void compare_numbers(void *context, size_t begin, size_t end, int thread)
@@ -149,23 +136,14 @@ static void compare_numbers(void *context, size_t begin, size_t end, int thread)
         d->elements += n;
         if (!same_type || memcmp(x, y, n * size_a) != 0) {
             d->not_finite += infinite;
-            d->changed += same_type ? 0 : infinite; /* these are equal now, and add_changes() does not see them */
-            add_changes(d, c, at, n, a, b);
+            d->changed += same_type ? 0 : infinite; /* these are equal now, and the loop does not see them */
+            for (size_t i = 0; i < n; i++)
+                if (same_type ? memcmp(x + i * size_a, y + i * size_a, size_a) != 0 : a[i] != b[i])
+                    d->changed++;
+            find_maximum(d, a, b, n, at, parts);
         }
         add_sums(d, a, b, n * parts);
     }
-}
-
-static Difference difference_of(const SafetensorsTensor *a, const SafetensorsTensor *b)
-{
-    size_t tasks = (size_t)(a->elements / CHUNK) + 1;
-    Comparison c = {.a = a, .b = b, .tasks = xcalloc(tasks, sizeof *c.tasks)};
-    Difference total = {0};
-    threads_for((size_t)a->elements, CHUNK, compare_numbers, &c);
-    for (size_t i = 0; i < tasks; i++)
-        add_difference(&total, &c.tasks[i]);
-    free(c.tasks);
-    return total;
 }
 
 static double relative(const Difference *d)
@@ -195,17 +173,26 @@ static double mean(const Difference *d)
 static void compare_pair(Pair *p)
 {
     const SafetensorsTensor *a = p->a, *b = &p->b;
+    Comparison c = {.a = a, .b = b};
     if (!tensor_same_shape(a, b)) {
         p->status = RESHAPED;
         return;
     }
-    if (a->dtype == b->dtype && equal_bytes(a, b))
+    if (a->dtype == b->dtype)
+        threads_for((size_t)a->length, BYTES, compare_bytes, &c);
+    if (a->dtype == b->dtype && !c.different)
         return;
     p->status = a->dtype == b->dtype ? CHANGED : RETYPED;
     p->compared =
         dtype_bits(a->dtype) >= 8 && dtype_bits(b->dtype) >= 8 && number_parts(a->dtype) == number_parts(b->dtype);
-    if (p->compared)
-        p->difference = difference_of(a, b);
+    if (!p->compared)
+        return;
+    size_t tasks = (size_t)(a->elements / CHUNK) + 1;
+    c.tasks = xcalloc(tasks, sizeof *c.tasks);
+    threads_for((size_t)a->elements, CHUNK, compare_numbers, &c);
+    for (size_t i = 0; i < tasks; i++)
+        add_difference(&p->difference, &c.tasks[i]);
+    free(c.tasks);
 }
 
 /* ---- all of them ------------------------------------------------------------------------------------------------- */
@@ -216,40 +203,30 @@ typedef struct {
     size_t n, counts[ONLY_B + 1]; /* pairs, and how many of each status */
 } Diff;
 
-static void open_side(Checkpoint *c, const char *name)
-{
-    char err[512];
-    die_if(checkpoint_open(c, name, false, err), err);
-}
-
-/* List A's tensors in its order, then those that only B has. */
-static void pair_tensors(Diff *d)
+/* List and compare A's tensors in its order, then list those that only B has. */
+static void compare_all(Diff *d)
 {
     size_t n_a = checkpoint_tensor_count(&d->a), n_b = checkpoint_tensor_count(&d->b);
+    Progress progress = {.what = "comparing", .total = model_bytes(&d->a)};
     SafetensorsTensor unused;
     d->pairs = xcalloc(n_a + n_b, sizeof *d->pairs);
     for (size_t i = 0; i < n_a; i++) {
         Pair *p = &d->pairs[d->n++];
         p->a = checkpoint_tensor(&d->a, i);
-        p->status = safetensors_find_n(&d->b.st, p->a->name, p->a->name_length, &p->b) == 0 ? SAME : ONLY_A;
+        if (safetensors_find_n(&d->b.st, p->a->name, p->a->name_length, &p->b) != 0)
+            p->status = ONLY_A;
+        else
+            compare_pair(p);
+        tell_progress(&progress, p->a->length);
     }
+    progress_end();
     for (size_t i = 0; i < n_b; i++) {
         const SafetensorsTensor *b = checkpoint_tensor(&d->b, i);
         if (safetensors_find_n(&d->a.st, b->name, b->name_length, &unused) != 0)
             d->pairs[d->n++] = (Pair){.b = *b, .status = ONLY_B};
     }
-}
-
-static void compare_all(Diff *d)
-{
-    Progress p = {.what = "comparing", .total = model_bytes(&d->a)};
-    for (size_t i = 0; i < d->n; i++) {
-        if (d->pairs[i].status == SAME)
-            compare_pair(&d->pairs[i]);
+    for (size_t i = 0; i < d->n; i++)
         d->counts[d->pairs[i].status]++;
-        tell_progress(&p, d->pairs[i].a ? d->pairs[i].a->length : 0);
-    }
-    progress_end();
 }
 
 static const SafetensorsTensor *named(const Pair *p)
@@ -265,10 +242,9 @@ static void print_type(const SafetensorsTensor *t)
     shape_print(stdout, t->shape, t->rank);
 }
 
-static void print_value(const SafetensorsTensor *t, uint64_t element)
+static const char *value_text(const SafetensorsTensor *t, uint64_t element, char out[64])
 {
-    char text[64];
-    fputs(number_text(t->dtype, safetensors_data(t) + element * (dtype_bits(t->dtype) / 8), text), stdout);
+    return number_text(t->dtype, safetensors_data(t) + element * (dtype_bits(t->dtype) / 8), out);
 }
 
 /* A ratio as text, "-" if it is not finite: what it divides by is zero then. */
@@ -281,6 +257,7 @@ static const char *figure(char out[32], double ratio)
 static void print_difference(const Pair *p)
 {
     const Difference *d = &p->difference;
+    char a[64], b[64];
     printf("    %" PRIu64 " of %" PRIu64 " changed (%.3g%%)", d->changed, d->elements,
            d->elements ? 100 * (double)d->changed / (double)d->elements : 0);
     if (d->not_finite)
@@ -288,13 +265,9 @@ static void print_difference(const Pair *p)
     if (d->max > 0) {
         printf("   max %.6g at ", d->max);
         print_index(stdout, p->a, d->max_at);
-        printf(": ");
-        print_value(p->a, d->max_at);
-        printf(" -> ");
-        print_value(&p->b, d->max_at);
-        char text[2][32];
-        printf("\n    mean %.6g   relative %s   1-cosine %s", mean(d), figure(text[0], relative(d)),
-               figure(text[1], cosine_distance(d)));
+        printf(": %s -> %s", value_text(p->a, d->max_at, a), value_text(&p->b, d->max_at, b));
+        printf("\n    mean %.6g   relative %s   1-cosine %s", mean(d), figure(a, relative(d)),
+               figure(b, cosine_distance(d)));
     }
     putchar('\n');
 }
@@ -318,27 +291,19 @@ static void print_pair(const Pair *p)
 
 /* The differences of all tensors of a layer together. */
 typedef struct {
-    uint64_t layer;
-    bool is_layer;
     size_t tensors, different;
     Difference total;
 } Layer;
 
-/* Sum the differences up by layer: fresh, [*n], first the tensors of no layer, then layer 0, 1, ... */
-static Layer *sum_layers(const Diff *d, size_t *n)
+/* Sum the differences up by layer: fresh, [d->n + 1], first the tensors of no layer, then layer 0, 1, ... */
+static Layer *sum_layers(const Diff *d)
 {
     Layer *layers = xcalloc(d->n + 1, sizeof *layers);
-    uint64_t most = 0, layer;
-    for (size_t i = 0; i < d->n; i++)
-        if (tensor_layer(named(&d->pairs[i]), &layer) && layer < d->n)
-            most = MAX(most, layer + 1);
-    *n = (size_t)most + 1;
     for (size_t i = 0; i < d->n; i++) {
         const Pair *p = &d->pairs[i];
-        bool is_layer = tensor_layer(named(p), &layer) && layer < d->n;
-        Layer *l = &layers[is_layer ? layer + 1 : 0];
-        l->layer = layer;
-        l->is_layer = is_layer;
+        uint64_t layer;
+        bool in_layer = tensor_layer(named(p), &layer) && layer < d->n;
+        Layer *l = &layers[in_layer ? layer + 1 : 0];
         l->tensors++;
         l->different += p->status == SAME ? 0 : 1;
         add_difference(&l->total, &p->difference);
@@ -346,20 +311,24 @@ static Layer *sum_layers(const Diff *d, size_t *n)
     return layers;
 }
 
+/* The name of layers[i]; `others` is that of the first. */
+static const char *layer_name(size_t i, const char *others, char out[32])
+{
+    snprintf(out, 32, "%zu", i - 1);
+    return i ? out : others;
+}
+
 static void print_layers(const Diff *d)
 {
-    size_t n;
-    Layer *layers = sum_layers(d, &n);
+    Layer *layers = sum_layers(d);
+    char name[32], text[2][32];
     printf("\n%-8s %10s %10s %14s %12s %12s %12s\n", "layer", "tensors", "different", "elements", "max", "relative",
            "1-cosine");
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i <= d->n; i++) {
         const Layer *l = &layers[i];
-        char name[32] = "others", text[2][32];
-        if (l->is_layer)
-            snprintf(name, sizeof name, "%" PRIu64, l->layer);
         if (l->different)
-            printf("%-8s %10zu %10zu %14" PRIu64 " %12.6g %12s %12s\n", name, l->tensors, l->different,
-                   l->total.changed, l->total.max, figure(text[0], relative(&l->total)),
+            printf("%-8s %10zu %10zu %14" PRIu64 " %12.6g %12s %12s\n", layer_name(i, "others", name), l->tensors,
+                   l->different, l->total.changed, l->total.max, figure(text[0], relative(&l->total)),
                    figure(text[1], cosine_distance(&l->total)));
     }
     free(layers);
@@ -368,21 +337,18 @@ static void print_layers(const Diff *d)
 static void print_diff(const Diff *d, bool all)
 {
     const char *between = "";
-    for (size_t i = 0; i < d->n; i++) {
+    bool same = d->counts[SAME] == d->n;
+    for (size_t i = 0; i < d->n; i++)
         if (all || d->pairs[i].status != SAME)
             print_pair(&d->pairs[i]);
-    }
-    if (d->counts[SAME] < d->n)
+    if (!same)
         print_layers(d);
-    if (all || d->counts[SAME] < d->n)
-        putchar('\n');
-    printf("%zu tensors: %s", d->n, d->n ? "" : "nothing to compare");
-    for (size_t i = 0; i < COUNT_OF(status_names); i++) {
+    printf("%s%zu tensors: %s", all || !same ? "\n" : "", d->n, d->n ? "" : "nothing to compare");
+    for (size_t i = 0; i < COUNT_OF(status_names); i++)
         if (d->counts[i]) {
             printf("%s%zu %s", between, d->counts[i], status_names[i]);
             between = ", ";
         }
-    }
     putchar('\n');
 }
 
@@ -415,20 +381,18 @@ static void write_pair(const Pair *p)
         write_type("b", &p->b);
     if (p->compared) {
         write_figures(&p->difference);
-        printf(",\"max_at\":");
+        printf(p->difference.max > 0 ? ",\"max_at\":" : ",\"max_at\":null");
         if (p->difference.max > 0)
             print_index(stdout, p->a, p->difference.max_at);
-        else
-            printf("null");
     }
     putchar('}');
 }
 
 static void write_diff(const Diff *d)
 {
-    size_t n;
-    Layer *layers = sum_layers(d, &n);
+    Layer *layers = sum_layers(d);
     const char *between = "";
+    char name[32];
     write_name("{\"a\":", d->a.argument);
     write_name(",\"b\":", d->b.argument);
     printf(",\"same\":%s,\"counts\":{", d->counts[SAME] == d->n ? "true" : "false");
@@ -440,18 +404,15 @@ static void write_diff(const Diff *d)
         write_pair(&d->pairs[i]);
     }
     printf("],\"layers\":[");
-    for (size_t i = 0; i < n; i++) {
-        if (!layers[i].tensors)
+    for (size_t i = 0; i <= d->n; i++) {
+        const Layer *l = &layers[i];
+        if (!l->tensors)
             continue;
-        printf("%s\n{\"layer\":", between);
-        between = ",";
-        if (layers[i].is_layer)
-            printf("%" PRIu64, layers[i].layer);
-        else
-            printf("null");
-        printf(",\"tensors\":%zu,\"different\":%zu", layers[i].tensors, layers[i].different);
-        write_figures(&layers[i].total);
+        printf("%s\n{\"layer\":%s,\"tensors\":%zu,\"different\":%zu", between, layer_name(i, "null", name), l->tensors,
+               l->different);
+        write_figures(&l->total);
         putchar('}');
+        between = ",";
     }
     printf("]}\n");
     free(layers);
@@ -474,6 +435,7 @@ static void write_patch(Diff *d, const char *path)
 int cmd_diff(int argc, char **argv)
 {
     const char *patch = NULL;
+    char err[512];
     bool all = false;
     const Option options[] = {
         {0, "patch", "FILE", OPTION_TEXT, &patch, "write the changes from A to B, for run edit --patch"},
@@ -491,10 +453,9 @@ int cmd_diff(int argc, char **argv)
                   "Exit code: 0 all tensors are equal, 1 something differs, 2 trouble.\n");
     Diff d = {0};
     snprintf(mapped_name, sizeof mapped_name, "%.120s or %.120s", argv[1], argv[2]);
-    open_side(&d.a, argv[1]);
-    open_side(&d.b, argv[2]);
+    die_if(checkpoint_open(&d.a, argv[1], false, err), err);
+    die_if(checkpoint_open(&d.b, argv[2], false, err), err);
     session_start_pool();
-    pair_tensors(&d);
     compare_all(&d);
     model_check_sizes(&d.a);
     model_check_sizes(&d.b);

@@ -14,13 +14,13 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define CHUNK ((size_t)1 << 17) /* elements that are computed at a time */
 #define SHOWN 8                 /* how many changes are shown one by one */
 
 typedef struct {
-    const char *tensor, *slice, *set, *scale, *add, *from, *mask, *patch;
+    const char *tensor, *slice, *from, *mask, *patch;
+    const char *operands[NUMBER_ADD + 1]; /* [NumberOperation] of --set, --scale and --add */
     bool dry, undo;
 } EditArguments;
 
@@ -38,7 +38,7 @@ typedef struct {
     _Atomic size_t failed;           /* the first element that cannot be written; SIZE_MAX: none */
 } Change;
 
-#define CODES   65536
+#define CODES 65536
 #define REFUSED CODES /* in the table: the result does not fit the type */
 
 /* Where there are many 16-bit numbers, compute what each of the 65,536 values becomes: six times as fast. */
@@ -90,24 +90,11 @@ static void change_elements(void *context, size_t begin, size_t end, int thread)
     }
 }
 
-/* Say that the element at that position of the slice cannot be changed, and why. */
-static int refuse(const Slice *s, uint64_t position, const char *why, char err[512])
-{
-    char name[TEXT_PRINTABLE], *index;
-    size_t length;
-    FILE *out = xopen_memory(&index, &length);
-    print_index(out, s->tensor, model_slice_element(s, position));
-    xclose_memory(out, &index);
-    fail(err, "tensor \"%s\", element %.80s: %.200s; nothing was changed",
-         text_printable(s->tensor->name, s->tensor->name_length, name), index, why);
-    free(index);
-    return -1;
-}
-
 /* Compute the elements of a chunk after the change. Fails with the reason why one of them cannot be changed. */
 static int change_chunk(Change *c, const Slice *s, size_t n, char err[512])
 {
-    char why[512];
+    char why[512], name[TEXT_PRINTABLE], *index;
+    size_t length;
     c->failed = SIZE_MAX;
     if (slice_gather(s, c->position, n, c->elements, err) != 0)
         return -1;
@@ -115,7 +102,13 @@ static int change_chunk(Change *c, const Slice *s, size_t n, char err[512])
     if (c->failed == SIZE_MAX)
         return 0;
     change_element(c, c->failed, why);
-    return refuse(s, c->position + c->failed, why, err);
+    FILE *out = xopen_memory(&index, &length);
+    print_index(out, s->tensor, model_slice_element(s, c->position + c->failed));
+    xclose_memory(out, &index);
+    fail(err, "tensor \"%s\", element %.80s: %.200s; nothing was changed",
+         text_printable(s->tensor->name, s->tensor->name_length, name), index, why);
+    free(index);
+    return -1;
 }
 
 /* ---- the plan of an edit ----------------------------------------------------------------------------------------- */
@@ -123,24 +116,25 @@ static int change_chunk(Change *c, const Slice *s, size_t n, char err[512])
 /* What changes, for the report. */
 typedef struct {
     uint64_t changed;
-    size_t shown;
-    uint64_t at[SHOWN]; /* of the first changes the element, and its bytes before and after */
-    unsigned char before[SHOWN][8], after[SHOWN][8];
+    struct {
+        uint64_t element;
+        unsigned char before[8], after[8];
+    } first[SHOWN];
 } Report;
 
 static void note_run(Report *r, const SafetensorsTensor *t, uint64_t first, const unsigned char *after, size_t n)
 {
     size_t size = dtype_bits(t->dtype) / 8;
     const unsigned char *before = safetensors_data(t) + first * size;
-    for (size_t i = 0; i < n; i++) {
-        if (memcmp(before + i * size, after + i * size, size) == 0)
+    for (size_t i = 0; i < n; i++, before += size, after += size) {
+        if (memcmp(before, after, size) == 0)
             continue;
+        if (r->changed < SHOWN) {
+            r->first[r->changed].element = first + i;
+            memcpy(r->first[r->changed].before, before, size);
+            memcpy(r->first[r->changed].after, after, size);
+        }
         r->changed++;
-        if (r->shown == SHOWN)
-            continue;
-        r->at[r->shown] = first + i;
-        memcpy(r->before[r->shown], before + i * size, size);
-        memcpy(r->after[r->shown++], after + i * size, size);
     }
 }
 
@@ -161,25 +155,20 @@ static int note_chunk(Edit *e, const Slice *s, uint64_t position, const unsigned
     return status;
 }
 
-static int plan_chunks(Edit *e, const Slice *s, Change *c, Report *r, char err[512])
-{
-    Progress p = {.what = "computing", .total = s->elements};
-    size_t n;
-    for (c->position = 0; c->position < s->elements && !interrupted; c->position += n) {
-        n = (size_t)MIN(s->elements - c->position, CHUNK);
-        if (change_chunk(c, s, n, err) != 0 || note_chunk(e, s, c->position, c->elements, n, r, err) != 0)
-            return -1;
-        tell_progress(&p, n);
-    }
-    return 0;
-}
-
 static int plan_change(Edit *e, const Slice *s, Change *c, Report *r, char err[512])
 {
+    Progress p = {.what = "computing", .total = s->elements};
+    int status = 0;
+    size_t n;
     c->dtype = s->tensor->dtype;
     c->elements = xmalloc(CHUNK * dtype_bits(c->dtype) / 8);
     make_table(c, s->elements);
-    int status = plan_chunks(e, s, c, r, err);
+    for (; status == 0 && c->position < s->elements && !interrupted; c->position += n) {
+        n = (size_t)MIN(s->elements - c->position, CHUNK);
+        if (change_chunk(c, s, n, err) != 0 || note_chunk(e, s, c->position, c->elements, n, r, err) != 0)
+            status = -1;
+        tell_progress(&p, n);
+    }
     progress_end();
     free(c->table);
     free(c->elements);
@@ -188,21 +177,11 @@ static int plan_change(Edit *e, const Slice *s, Change *c, Report *r, char err[5
 
 /* ---- where numbers come from ------------------------------------------------------------------------------------- */
 
-static Number operand(const char *text)
-{
-    Number n;
-    char err[512];
-    if (number_parse(&n, text, err) != 0)
-        usage_error("%s", err);
-    return n;
-}
-
 /* Open --from FILE2 or FILE2:NAME2 and find its tensor, which without NAME2 is `name`. */
 static SafetensorsTensor open_source(Checkpoint *c, const char *from, const char *name)
 {
-    struct stat info;
     char *path = xstrdup(from), *colon = strrchr(path, ':');
-    if (stat(path, &info) != 0 && colon) {
+    if (!file_exists(path) && colon) {
         *colon = '\0';
         name = from + (colon - path) + 1;
     }
@@ -231,14 +210,15 @@ static void check_source(const Slice *s, const SafetensorsTensor *source)
 
 static void print_changes(const SafetensorsTensor *t, const Report *r)
 {
-    for (size_t i = 0; i < r->shown; i++) {
-        char before[64], after[64];
+    char before[64], after[64];
+    for (size_t i = 0; i < MIN(r->changed, SHOWN); i++) {
         printf("  ");
-        print_index(stdout, t, r->at[i]);
-        printf("  %s -> %s\n", number_text(t->dtype, r->before[i], before), number_text(t->dtype, r->after[i], after));
+        print_index(stdout, t, r->first[i].element);
+        printf("  %s -> %s\n", number_text(t->dtype, r->first[i].before, before),
+               number_text(t->dtype, r->first[i].after, after));
     }
-    if (r->changed > r->shown)
-        printf("  ... and %" PRIu64 " more\n", r->changed - r->shown);
+    if (r->changed > SHOWN)
+        printf("  ... and %" PRIu64 " more\n", r->changed - SHOWN);
 }
 
 /* Report how many things changed: noun is what text calls one of them, key what JSON calls all. */
@@ -294,20 +274,18 @@ static void edit_numbers(Checkpoint *c, const EditArguments *a)
     Slice s;
     Edit e;
     Report r = {0};
-    model_slice(&s, a->slice, &t);
+    die_if(slice_parse(&s, a->slice, &t, err), err);
     if (a->from) {
         source = open_source(&other, a->from, a->tensor);
         check_source(&s, &source);
         change.source = &source;
-    } else if (a->set) {
-        change.operation = NUMBER_SET;
-        change.operand = operand(a->set);
-    } else if (a->scale) {
-        change.operation = NUMBER_SCALE;
-        change.operand = operand(a->scale);
-    } else {
-        change.operation = NUMBER_ADD;
-        change.operand = operand(a->add);
+    }
+    for (size_t i = 0; i < COUNT_OF(a->operands); i++) {
+        if (!a->operands[i])
+            continue;
+        change.operation = (NumberOperation)i;
+        if (number_parse(&change.operand, a->operands[i], err) != 0)
+            usage_error("%s", err);
     }
     int status = edit_begin(&e, &only, 1, a->dry, err);
     if (status == 0)
@@ -323,31 +301,26 @@ static void edit_numbers(Checkpoint *c, const EditArguments *a)
     checkpoint_close(&other);
 }
 
-static void edit_by_mask(Checkpoint *c, const EditArguments *a)
+/* Change what a mask or a patch says. */
+static void edit_by_file(Checkpoint *c, const EditArguments *a)
 {
-    Checkpoint mask;
-    Edit e = {.dry = a->dry};
-    char err[512];
-    uint64_t zeroed;
-    model_open(&mask, a->mask);
-    commit(&e, mask_apply(&e, c, &mask, a->dry, &zeroed, err), err);
-    print_edit(&e, c->argument, "weights set to zero", "weight", zeroed);
-    edit_end(&e);
-    checkpoint_close(&mask);
-}
-
-static void edit_by_patch(Checkpoint *c, const EditArguments *a)
-{
-    Checkpoint patch;
+    Checkpoint file;
     Edit e = {.dry = a->dry};
     char err[512];
     Progress p = {.what = "checking", .total = model_bytes(c)};
-    model_open(&patch, a->patch);
-    commit(&e, patch_apply(&e, c, &patch, a->dry, tell_progress, &p, err), err);
+    uint64_t zeroed;
+    model_open(&file, a->mask ? a->mask : a->patch);
+    if (a->mask)
+        commit(&e, mask_apply(&e, c, &file, a->dry, &zeroed, err), err);
+    else
+        commit(&e, patch_apply(&e, c, &file, a->dry, tell_progress, &p, err), err);
     progress_end();
-    print_edit(&e, c->argument, "tensors", "tensor", checkpoint_tensor_count(&patch) / 2);
+    if (a->mask)
+        print_edit(&e, c->argument, "weights set to zero", "weight", zeroed);
+    else
+        print_edit(&e, c->argument, "tensors", "tensor", checkpoint_tensor_count(&file) / 2);
     edit_end(&e);
-    checkpoint_close(&patch);
+    checkpoint_close(&file);
 }
 
 static void undo(const Checkpoint *c)
@@ -361,23 +334,15 @@ static void undo(const Checkpoint *c)
         printf("undone: %zu file%s restored to the bytes before the last edit\n", files, plural(files));
 }
 
-/* Open the checkpoint without a warning of an interrupted edit, which --undo mends and edit_begin() refuses. */
-static void open_for_edit(Checkpoint *c, const char *path)
-{
-    char err[512];
-    snprintf(mapped_name, sizeof mapped_name, "%s", path);
-    die_if(checkpoint_open(c, path, false, err), err);
-}
-
 static EditArguments parse_edit(int argc, char **argv)
 {
     static EditArguments a;
     const Option options[] = {
         {0, "tensor", "NAME", OPTION_TEXT, &a.tensor, "the tensor to change"},
         {0, "slice", "SPEC", OPTION_TEXT, &a.slice, "change only these numbers of it, as in NumPy: 0:128  :,5  -1"},
-        {0, "set", "V", OPTION_TEXT, &a.set, "set the numbers to V"},
-        {0, "scale", "V", OPTION_TEXT, &a.scale, "multiply the numbers by V"},
-        {0, "add", "V", OPTION_TEXT, &a.add, "add V to the numbers"},
+        {0, "set", "V", OPTION_TEXT, &a.operands[NUMBER_SET], "set the numbers to V"},
+        {0, "scale", "V", OPTION_TEXT, &a.operands[NUMBER_SCALE], "multiply the numbers by V"},
+        {0, "add", "V", OPTION_TEXT, &a.operands[NUMBER_ADD], "add V to the numbers"},
         {0, "from", "FILE2[:NAME2]", OPTION_TEXT, &a.from, "copy the numbers of this tensor, which has the same shape"},
         {0, "mask", "FILE2", OPTION_TEXT, &a.mask,
          "set to zero every weight whose mask is 0, in all tensors that FILE2 names; masks are BOOL, U8, or U8 with a "
@@ -399,8 +364,9 @@ static EditArguments parse_edit(int argc, char **argv)
                   "\n"
                   "Numbers are rounded once, to nearest; a result that the tensor's type cannot hold is refused. "
                   "FILE.undo keeps the bytes from before the last edit.\n");
-    int numbers = (a.set ? 1 : 0) + (a.scale ? 1 : 0) + (a.add ? 1 : 0) + (a.from ? 1 : 0);
-    int others = (a.mask ? 1 : 0) + (a.patch ? 1 : 0) + (a.undo ? 1 : 0);
+    int numbers = a.from ? 1 : 0, others = (a.mask ? 1 : 0) + (a.patch ? 1 : 0) + (a.undo ? 1 : 0);
+    for (size_t i = 0; i < COUNT_OF(a.operands); i++)
+        numbers += a.operands[i] ? 1 : 0;
     if (numbers + others != 1)
         usage_error("give one of --set, --scale, --add, --from, --mask, --patch and --undo");
     if (numbers && !a.tensor)
@@ -416,17 +382,18 @@ int cmd_edit(int argc, char **argv)
 {
     EditArguments a = parse_edit(argc, argv);
     Checkpoint c;
+    char err[512];
     prepare_writing(); /* from here on Ctrl-C ends the work before the first change, or waits until all is done */
-    open_for_edit(&c, argv[1]);
+    snprintf(mapped_name, sizeof mapped_name, "%s", argv[1]);
+    /* not model_open(), which warns of an interrupted edit: --undo mends it, and edit_begin() refuses it */
+    die_if(checkpoint_open(&c, argv[1], false, err), err);
     session_start_pool();
     if (!a.dry && !a.undo)
         refuse_cache(&c);
     if (a.undo)
         undo(&c);
-    else if (a.mask)
-        edit_by_mask(&c, &a);
-    else if (a.patch)
-        edit_by_patch(&c, &a);
+    else if (a.mask || a.patch)
+        edit_by_file(&c, &a);
     else
         edit_numbers(&c, &a);
     threads_stop();

@@ -20,11 +20,10 @@ typedef struct {
     const SafetensorsFile *file; /* of the line before */
     float *logits;               /* [vocab], scratch */
     Ranked *best;                /* [vocab], scratch */
-    float *x, *normed;           /* [dim], the residual stream after the last layer, and that after the last norm */
     int layer;                   /* of the line before */
     size_t positions;            /* that attention looks back over */
     size_t values;               /* shown in a line */
-    bool any;                    /* a line was written */
+    const char *between;         /* what JSON has before the next step */
 } Explainer;
 
 static double norm_of(const float *values, size_t n)
@@ -41,18 +40,11 @@ static uint64_t byte_of(const SafetensorsTensor *t)
     return 8 + t->file->header_len + t->offset;
 }
 
-/* Put the most likely next tokens into e->best. Returns how many: at most GUESSES, 0 if the logits are not finite. */
-static size_t guesses(Explainer *e, const float *logits)
-{
-    size_t vocab = e->s->model.config.vocab_size, count = MIN(vocab, GUESSES);
-    return rank_logits(logits, vocab, count, e->best) ? 0 : count;
-}
-
 /* ---- as a table -------------------------------------------------------------------------------------------------- */
 
-static void print_guess(Explainer *e, const char *label, const float *logits)
+/* Print the first `count` of e->best; 0: the logits are not finite. */
+static void print_guess(const Explainer *e, const char *label, size_t count)
 {
-    size_t count = guesses(e, logits);
     printf("  %-24s", label);
     for (size_t i = 0; i < count; i++) {
         putchar(' ');
@@ -62,54 +54,38 @@ static void print_guess(Explainer *e, const char *label, const float *logits)
     puts(count ? "" : " not a finite number");
 }
 
-/* What a step does besides the product with its tensor. */
-static const struct {
-    const char *step, *note;
-} notes[] = {
-    {"self_attn.q_proj", " +bias"},   {"self_attn.k_proj", " +bias"}, {"self_attn.v_proj", " +bias"},
-    {"self_attn.o_proj", " (added)"}, {"mlp.down_proj", " (added)"},
-};
-
-static const char *note_of(const char *step)
-{
-    for (size_t i = 0; i < COUNT_OF(notes); i++)
-        if (!strcmp(step, notes[i].step))
-            return notes[i].note;
-    return "";
-}
-
 static void print_step(Explainer *e, int layer, const char *step, const SafetensorsTensor *t, const float *values,
                        size_t n)
 {
     char label[64], shape[SHAPE_TEXT], at[24] = "-";
+    bool has_bias = text_ends_with(step, "q_proj") || text_ends_with(step, "k_proj") || text_ends_with(step, "v_proj");
+    bool is_added = text_ends_with(step, "o_proj") || text_ends_with(step, "down_proj");
+    snprintf(label, sizeof label, "%s%s%s", step, has_bias ? " +bias" : "", is_added ? " (added)" : "");
     if (t && t->file != e->file && e->s->checkpoint.st.n_shards) {
         printf("in ");
         print_name(t->file->path);
         printf(":\n");
     }
-    if (t)
-        e->file = t->file;
     if (layer != e->layer && layer >= 0)
         printf("layer %d\n", layer);
     e->layer = layer;
     if (t) {
+        e->file = t->file;
         snprintf(at, sizeof at, "%" PRIu64, byte_of(t));
         shape_text(t->shape, t->rank, shape);
     } else {
         snprintf(shape, sizeof shape, "%zu key%s", e->positions, plural(e->positions));
     }
-    snprintf(label, sizeof label, "%s%s", step, note_of(step));
     printf("%s%-*s%11s %-13s%9.4g", layer < 0 ? "" : "  ", layer < 0 ? 26 : 24, label, at, shape, norm_of(values, n));
-    for (size_t i = 0; i < n && i < e->values; i++)
+    for (size_t i = 0; i < MIN(n, e->values); i++)
         printf(" %8.3g", (double)values[i]);
     putchar('\n');
 }
 
 /* ---- as JSON ----------------------------------------------------------------------------------------------------- */
 
-static void write_guess(Explainer *e, const float *logits)
+static void write_guess(const Explainer *e, size_t count)
 {
-    size_t count = guesses(e, logits);
     printf(",\"next\":[");
     for (size_t i = 0; i < count; i++) {
         printf("%s{\"id\":%d", i ? "," : "", e->best[i].id);
@@ -148,18 +124,21 @@ static void tell(Explainer *e, int layer, const char *step, const char *tensor, 
                  const float *guess)
 {
     SafetensorsTensor found, *t = tensor && !safetensors_find(&e->s->checkpoint.st, tensor, &found) ? &found : NULL;
+    size_t vocab = e->s->model.config.vocab_size, count = MIN(vocab, GUESSES);
+    if (guess && rank_logits(guess, vocab, count, e->best) != 0)
+        count = 0;
     if (common.json) {
-        printf("%s", e->any ? ",\n" : "");
+        fputs(e->between, stdout);
+        e->between = ",\n";
         write_step(layer, step, t, values, n);
         if (guess)
-            write_guess(e, guess);
+            write_guess(e, count);
         putchar('}');
     } else {
         print_step(e, layer, step, t, values, n);
         if (guess)
-            print_guess(e, layer < 0 ? "the next token:" : "next, if it ended here:", guess);
+            print_guess(e, layer < 0 ? "the next token:" : "next, if it ended here:", count);
     }
-    e->any = true;
 }
 
 static void on_step(void *context, int layer, const char *step, const float *values, size_t n)
@@ -171,10 +150,8 @@ static void on_step(void *context, int layer, const char *step, const float *val
     else
         snprintf(tensor, sizeof tensor, "model.layers.%d.%s.weight", layer, step);
     bool ends_layer = layer >= 0 && !strcmp(step, "mlp.down_proj");
-    if (ends_layer) {
-        memcpy(e->x, values, n * sizeof *e->x);
-        net_head(&e->s->model, &e->s->state, e->x, e->logits);
-    }
+    if (ends_layer)
+        net_head(&e->s->model, &e->s->state, values, e->logits);
     tell(e, layer, step, strcmp(step, "attention") ? tensor : NULL, values, n, ends_layer ? e->logits : NULL);
 }
 
@@ -182,8 +159,8 @@ static void tell_end(Explainer *e, const float *logits)
 {
     Session *s = e->s;
     const Config *c = &s->model.config;
-    rmsnorm(e->normed, e->x, s->model.weights.norm, c->dim, c->rms_norm_eps);
-    tell(e, -1, "norm", "model.norm.weight", e->normed, c->dim, NULL);
+    rmsnorm(s->state.xb, s->state.x, s->model.weights.norm, c->dim, c->rms_norm_eps);
+    tell(e, -1, "norm", "model.norm.weight", s->state.xb, c->dim, NULL);
     tell(e, -1, c->tie_word_embeddings ? "embed_tokens, as head" : "lm_head",
          c->tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", logits, c->vocab_size, logits);
 }
@@ -192,16 +169,17 @@ static void explain(Session *s, const IdList *prompt)
 {
     const Config *c = &s->model.config;
     size_t last = prompt->count - 1;
-    size_t room = (size_t)MAX(terminal_width(stdout) - 60, 0);
-    Explainer e = {.s = s, .layer = -1, .positions = prompt->count, .values = MAX(MIN(room / 9, 8), 2)};
+    int room = (terminal_width(stdout) - 60) / 9;
+    Explainer e = {.s = s,
+                   .layer = -1,
+                   .logits = xmalloc(c->vocab_size * sizeof *e.logits),
+                   .best = xmalloc(c->vocab_size * sizeof *e.best),
+                   .positions = prompt->count,
+                   .values = (size_t)MAX(MIN(room, 8), 2),
+                   .between = ""};
     char err[512];
     die_if(run_state_reserve(&s->state, prompt->count, err), err); /* nothing may fail once something was printed */
-    e.logits = xmalloc(c->vocab_size * sizeof *e.logits);
-    e.best = xmalloc(c->vocab_size * sizeof *e.best);
-    e.x = xcalloc(c->dim, sizeof *e.x);
-    e.normed = xcalloc(c->dim, sizeof *e.normed);
-    if (last)
-        session_forward(s, prompt->items, last);
+    session_forward(s, prompt->items, last);
     if (common.json) {
         write_ids("{\"prompt_ids\":", prompt->items, prompt->count);
         printf(",\"position\":%zu,\"steps\":[\n", last);
@@ -224,8 +202,6 @@ static void explain(Session *s, const IdList *prompt)
     printf("%s", common.json ? "\n]}\n" : "");
     free(e.logits);
     free(e.best);
-    free(e.x);
-    free(e.normed);
 }
 
 int cmd_explain(int argc, char **argv)

@@ -9,7 +9,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- arguments --------------------------------------------------------------------------------------------------- */
@@ -75,87 +74,67 @@ static IdList chat_prompt(Session *s, const GenerateArguments *a)
     return ids;
 }
 
-/* What was shown so far. */
-typedef struct {
-    bool ends_line, silent;
-} Output;
-
+/* context: whether what was shown so far ends a line. */
 static int show_text(void *context, const char *bytes, size_t length)
 {
-    Output *out = context;
-    if (out->silent || !length)
+    bool *ends_line = context;
+    if (!length)
         return 0;
     progress_end();
     print_text(stdout, bytes, length);
-    out->ends_line = bytes[length - 1] == '\n';
+    *ends_line = bytes[length - 1] == '\n';
     return fflush(stdout) ? -1 : 0;
 }
 
-static void echo_prompt(const Session *s, const Prompt *prompt, const IdList *ids, Output *out)
+static void echo_prompt(const Session *s, const Prompt *prompt, const IdList *ids, bool *ends_line)
 {
     Text shown = {0};
     int status = prompt->ids ? tokenizer_decode(s->tokenizer, ids->items, ids->count, false, &shown)
                              : text_append_replacing(&shown, prompt->text.bytes, prompt->text.length);
     die_if(status, "out of memory");
-    show_text(out, shown.bytes, shown.length);
+    show_text(ends_line, shown.bytes, shown.length);
     text_free(&shown);
 }
 
 /* The answer where there is no tokenizer. */
 static void print_ids(const IdList *prompt, const IdList *ids, bool echo)
 {
-    const char *between = "";
-    for (size_t i = 0; echo && i < prompt->count; i++, between = ",")
-        printf("%s%d", between, prompt->items[i]);
-    for (size_t i = 0; i < ids->count; i++, between = ",")
-        printf("%s%d", between, ids->items[i]);
+    size_t before = echo ? prompt->count : 0;
+    for (size_t i = 0; i < before + ids->count; i++)
+        printf("%s%d", i ? "," : "", i < before ? prompt->items[i] : ids->items[i - before]);
     putchar('\n');
 }
 
 /* ---- logits that are not finite ---------------------------------------------------------------------------------- */
 
-typedef struct {
-    bool found;
-    char where[64];
-} Search;
+#define WHERE 64 /* bytes of the name of a step; "": none was found yet */
 
 static void look_for_infinity(void *context, int layer, const char *step, const float *values, size_t n)
 {
-    Search *search = context;
-    for (size_t i = 0; i < n && !search->found; i++)
-        if (!isfinite(values[i])) {
-            search->found = true;
-            if (layer < 0)
-                snprintf(search->where, sizeof search->where, "%s", step);
-            else
-                snprintf(search->where, sizeof search->where, "layer %d, %s", layer, step);
-        }
+    char *where = context;
+    for (size_t i = 0; i < n && !*where; i++)
+        if (!isfinite(values[i]) && layer < 0)
+            snprintf(where, WHERE, "%s", step);
+        else if (!isfinite(values[i]))
+            snprintf(where, WHERE, "layer %d, %s", layer, step);
 }
 
-/* Run the last token again, to find the first step that makes NaN or infinity of its numbers. */
-static Search find_not_finite(Session *s, int token)
-{
-    Search search = {0};
-    if (s->state.pos == 0)
-        return search;
-    run_state_rewind(&s->state, s->state.pos - 1);
-    s->state.observe = look_for_infinity;
-    s->state.observe_context = &search;
-    const float *logits = forward(&s->model, &s->state, &token, 1);
-    s->state.observe = NULL;
-    look_for_infinity(&search, -1, "the last norm or the head", logits, s->model.config.vocab_size);
-    return search;
-}
-
-/* generate() failed with err: say at which position, and where the numbers went wrong. */
+/* generate() failed with err: say at which position, and after running the last token again, which step was the first
+ * to make NaN or infinity of its numbers. */
 static _Noreturn void die_of_numbers(Session *s, const Generated *g, const IdList *prompt, const char *err)
 {
     size_t position = MAX(s->state.pos, 1) - 1;
     const IdList *last = g->ids.count ? &g->ids : prompt;
-    Search search = find_not_finite(s, last->items[last->count - 1]);
-    if (search.found)
-        die(EXIT_FAILED, "position %zu: %s; the first NaN or infinity comes from %s", position, err, search.where);
-    die(EXIT_FAILED, "position %zu: %s", position, err);
+    char where[WHERE] = "";
+    if (s->state.pos > 0) {
+        run_state_rewind(&s->state, position);
+        s->state.observe = look_for_infinity;
+        s->state.observe_context = where;
+        const float *logits = forward(&s->model, &s->state, &last->items[last->count - 1], 1);
+        look_for_infinity(where, -1, "the last norm or the head", logits, s->model.config.vocab_size);
+    }
+    die(EXIT_FAILED, "position %zu: %s%s%s", position, err, *where ? "; the first NaN or infinity comes from " : "",
+        where);
 }
 
 /* ---- reports ----------------------------------------------------------------------------------------------------- */
@@ -167,12 +146,11 @@ typedef struct {
 static Rates rates_of(const Session *s, const Generated *g, size_t n_prompt)
 {
     Rates r = {0};
-    double more = g->ids.count > 1 ? (double)(g->ids.count - 1) : 0;
     if (g->prompt_seconds > 0)
         r.prompt_rate = (double)n_prompt / g->prompt_seconds;
-    if (g->seconds > 0 && more > 0) {
+    if (g->seconds > 0 && g->ids.count > 1) {
         uint64_t bytes = s->weight_bytes + session_cache_bytes(&s->model.config, n_prompt + g->ids.count / 2);
-        r.rate = more / g->seconds;
+        r.rate = (double)(g->ids.count - 1) / g->seconds;
         r.gb_s = r.rate * (double)bytes / 1e9;
     }
     return r;
@@ -236,11 +214,10 @@ int cmd_generate(int argc, char **argv)
     if (a.stops.count && !s.tokenizer)
         die(EXIT_FAILED, "--stop needs a tokenizer, and there is none in %s", s.checkpoint.directory);
 
-    bool as_text = s.tokenizer && !common.json, echo = as_text && !a.no_echo && !a.chat;
-    Output out = {.silent = !as_text};
+    bool as_text = s.tokenizer && !common.json, ends_line = false;
     IdList prompt = a.chat ? chat_prompt(&s, &a) : session_prompt(&s, &a.from);
-    if (echo)
-        echo_prompt(&s, &a.from, &prompt, &out);
+    if (as_text && !a.no_echo && !a.chat)
+        echo_prompt(&s, &a.from, &prompt, &ends_line);
     text_free(&a.from.text);
 
     Sampler sampler = sampling_open(&s, &how.sampling);
@@ -252,13 +229,13 @@ int cmd_generate(int argc, char **argv)
                                .n_eos = how.n_eos,
                                .ignore_eos = a.ignore_eos,
                                .interrupted = &interrupted,
-                               .on_text = show_text,
+                               .on_text = as_text ? show_text : NULL,
                                .on_prefill = session_show_prefill,
-                               .context = &out};
+                               .context = &ends_line};
     catch_interrupts();
     end_within(1); /* a block of a long prompt can take longer */
     if (generate(&s.model, &s.state, &sampler, s.tokenizer, prompt.items, prompt.count, &options, &g, err)) {
-        if (as_text && !out.ends_line)
+        if (as_text && !ends_line)
             putchar('\n');
         fflush(stdout); /* the error starts a line of its own */
         die_of_numbers(&s, &g, &prompt, err);
@@ -270,7 +247,7 @@ int cmd_generate(int argc, char **argv)
         write_json(&s, &g, &prompt, how.sampling.seed);
     else if (!s.tokenizer)
         print_ids(&prompt, &g.ids, !a.no_echo);
-    else if (!out.ends_line)
+    else if (!ends_line)
         putchar('\n');
     int code = finish(interrupted ? EXIT_INTERRUPTED : EXIT_OK);
     if (!common.json)

@@ -33,46 +33,6 @@ static void run_tasks(Sha256Task *tasks, size_t n)
     progress_end();
 }
 
-/* The hashes of a checkpoint's files and tensors. */
-typedef struct {
-    const Checkpoint *checkpoint;
-    size_t n_files, n_tensors;
-    Digest *files, *tensors;           /* [n_files], [n_tensors], in the checkpoint's order */
-    const SafetensorsTensor **entries; /* [n_tensors] */
-} Hashes;
-
-static Hashes hash_all(const Checkpoint *c)
-{
-    Hashes h = {.checkpoint = c, .n_files = checkpoint_file_count(c), .n_tensors = checkpoint_tensor_count(c)};
-    Sha256Task *tasks = xcalloc(h.n_files + h.n_tensors, sizeof *tasks);
-    h.files = xcalloc(h.n_files, sizeof *h.files);
-    h.tensors = xcalloc(h.n_tensors, sizeof *h.tensors);
-    h.entries = xcalloc(h.n_tensors, sizeof *h.entries);
-    for (size_t i = 0; i < h.n_files; i++)
-        tasks[i] = (Sha256Task){checkpoint_file(c, i)->mapped, checkpoint_file(c, i)->mapped_size, h.files[i]};
-    for (size_t i = 0; i < h.n_tensors; i++) {
-        h.entries[i] = checkpoint_tensor(c, i);
-        tasks[h.n_files + i] = (Sha256Task){safetensors_data(h.entries[i]), h.entries[i]->length, h.tensors[i]};
-    }
-    run_tasks(tasks, h.n_files + h.n_tensors);
-    model_check_sizes(c);
-    free(tasks);
-    return h;
-}
-
-static void free_hashes(Hashes *h)
-{
-    free(h->entries);
-    free(h->tensors);
-    free(h->files);
-}
-
-static void model_fingerprint(const Hashes *h, char hex[65])
-{
-    char err[512];
-    die_if(fingerprint_of(h->checkpoint, (const Digest *)h->tensors, hex, err), err);
-}
-
 /* ---- printing ---------------------------------------------------------------------------------------------------- */
 
 /* If the file's name has line ends or backslashes, sha256sum writes them as \n, \r and \\ and begins the line with
@@ -91,60 +51,73 @@ static void print_file_line(const char *hex, const char *path)
     putchar('\n');
 }
 
-static void print_tensor_name(const SafetensorsTensor *t)
-{
-    JsonValue name = {.type = JSON_STRING, .text = t->name, .length = t->name_length};
-    json_print(stdout, &name, JSON_CANONICAL);
-}
-
-static void print_hashes(const Hashes *h)
+static void print_file(const SafetensorsFile *st, const Digest digest, bool first)
 {
     char hex[65];
-    size_t i = 0;
-    for (size_t f = 0; f < h->n_files; f++) {
-        const SafetensorsFile *st = checkpoint_file(h->checkpoint, f);
-        sha256_hex(h->files[f], hex);
-        print_file_line(hex, st->path);
-        for (; i < h->n_tensors && h->entries[i]->file == st; i++) {
-            sha256_hex(h->tensors[i], hex);
-            printf("# %s  ", hex);
-            print_tensor_name(h->entries[i]);
-            putchar('\n');
-        }
-    }
-    model_fingerprint(h, hex);
-    printf("# %s  model\n", hex);
-}
-
-static void write_hashes(const Hashes *h)
-{
-    char hex[65];
-    size_t i = 0;
-    model_fingerprint(h, hex);
-    printf("{\"fingerprint\":\"%s\",\"files\":[", hex);
-    for (size_t f = 0; f < h->n_files; f++) {
-        const SafetensorsFile *st = checkpoint_file(h->checkpoint, f);
-        const char *between = "";
-        sha256_hex(h->files[f], hex);
-        write_name(f ? ",{\"file\":" : "{\"file\":", st->path);
+    sha256_hex(digest, hex);
+    if (common.json) {
+        write_name(first ? "{\"file\":" : ",{\"file\":", st->path);
         printf(",\"sha256\":\"%s\",\"tensors\":[", hex);
-        for (; i < h->n_tensors && h->entries[i]->file == st; i++, between = ",") {
-            sha256_hex(h->tensors[i], hex);
-            printf("%s\n{", between);
-            write_string("\"name\":", h->entries[i]->name, h->entries[i]->name_length);
-            printf(",\"sha256\":\"%s\"}", hex);
-        }
-        printf("]}");
+    } else {
+        print_file_line(hex, st->path);
     }
-    printf("]}\n");
+}
+
+static void print_tensor_hash(const SafetensorsTensor *t, const Digest digest, bool first)
+{
+    char hex[65];
+    JsonValue name = {.type = JSON_STRING, .text = t->name, .length = t->name_length};
+    sha256_hex(digest, hex);
+    if (common.json) {
+        write_string(first ? "\n{\"name\":" : ",\n{\"name\":", t->name, t->name_length);
+        printf(",\"sha256\":\"%s\"}", hex);
+    } else {
+        printf("# %s  ", hex);
+        json_print(stdout, &name, JSON_CANONICAL);
+        putchar('\n');
+    }
+}
+
+/* Hash the files and tensors of a checkpoint, and print the hashes in its order. */
+static void hash_model(const Checkpoint *c)
+{
+    size_t n_files = checkpoint_file_count(c), n_tensors = checkpoint_tensor_count(c);
+    Sha256Task *tasks = xcalloc(n_files + n_tensors, sizeof *tasks);
+    Digest *of_files = xcalloc(n_files, sizeof *of_files), *of_tensors = xcalloc(n_tensors, sizeof *of_tensors);
+    char fingerprint[65], err[512];
+    for (size_t f = 0; f < n_files; f++)
+        tasks[f] = (Sha256Task){checkpoint_file(c, f)->mapped, checkpoint_file(c, f)->mapped_size, of_files[f]};
+    for (size_t i = 0; i < n_tensors; i++) {
+        const SafetensorsTensor *t = checkpoint_tensor(c, i);
+        tasks[n_files + i] = (Sha256Task){safetensors_data(t), t->length, of_tensors[i]};
+    }
+    run_tasks(tasks, n_files + n_tensors);
+    model_check_sizes(c);
+    die_if(fingerprint_of(c, (const Digest *)of_tensors, fingerprint, err), err);
+
+    if (common.json)
+        printf("{\"fingerprint\":\"%s\",\"files\":[", fingerprint);
+    for (size_t f = 0, i = 0; f < n_files; f++) {
+        print_file(checkpoint_file(c, f), of_files[f], f == 0);
+        for (size_t first = i; i < n_tensors && checkpoint_tensor(c, i)->file == checkpoint_file(c, f); i++)
+            print_tensor_hash(checkpoint_tensor(c, i), of_tensors[i], i == first);
+        if (common.json)
+            printf("]}");
+    }
+    if (common.json)
+        printf("]}\n");
+    else
+        printf("# %s  model\n", fingerprint);
+    free(of_tensors);
+    free(of_files);
+    free(tasks);
 }
 
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     Digest wanted, found;
-    char *name; /* of the file or tensor; fresh, may hold NUL */
-    size_t name_length;
+    Text name;           /* of the file or tensor; may hold NUL */
     const char *problem; /* why found could not be computed, or NULL */
 } Line;
 
@@ -176,28 +149,10 @@ static int hash_other(const char *path, Digest digest)
     return status;
 }
 
-/* Undo in place what print_file_line() does to names. */
-static void unescape(char *name)
-{
-    char *out = name;
-    for (; *name; name++, out++) {
-        *out = *name;
-        if (*name != '\\' || !name[1])
-            continue;
-        *out = *++name;
-        if (*name == 'n')
-            *out = '\n';
-        else if (*name == 'r')
-            *out = '\r';
-    }
-    *out = '\0';
-}
-
 static void add_file(List *list, Line *line, const char *path)
 {
     SafetensorsFile *st = &list->files[list->n_files++];
-    line->name = xstrdup(path);
-    line->name_length = strlen(path);
+    xappend(&line->name, path, strlen(path));
     if (safetensors_open(path, st) == 0) {
         list->tasks[list->n_tasks++] = (Sha256Task){st->mapped, st->mapped_size, line->found};
     } else if (hash_other(path, line->found) != 0) {
@@ -217,9 +172,7 @@ static int add_tensor(List *list, Line *line, const char *json)
         json_free(name);
         return -1;
     }
-    line->name = xcalloc(name->length + 1, 1);
-    line->name_length = name->length;
-    memcpy(line->name, name->text, name->length);
+    xappend(&line->name, name->text, name->length);
     if (!st || !st->mapped)
         line->problem = "FAILED: its file cannot be read";
     else if (safetensors_find_n(st, name->text, name->length, &t) != 0)
@@ -237,21 +190,18 @@ static void add_line(List *list, char *text)
     Line *line = &list->lines[list->n];
     bool is_checksum = strnlen(hex, 67) == 67 && sha256_parse(hex, line->wanted) == 0 && hex[64] == ' ' &&
                        (hex[65] == ' ' || hex[65] == '*');
-    if (!is_checksum) {
-        if (text[0] != '#' && text[0] != '\0')
-            list->n_malformed++;
+    bool is_comment = is_checksum ? is_tensor && strcmp(name, "model") == 0 : text[0] == '#' || !text[0];
+    if (is_comment)
+        return;
+    if (!is_checksum || (is_tensor && add_tensor(list, line, name) != 0)) {
+        list->n_malformed++;
         return;
     }
-    if (is_tensor && strcmp(name, "model") == 0)
-        return;
     if (is_escaped)
-        unescape(name);
+        input_unescape(name, strlen(name));
     if (!is_tensor)
         add_file(list, line, name);
-    else if (add_tensor(list, line, name) != 0)
-        list->n_malformed++;
-    if (line->name)
-        list->n++;
+    list->n++;
 }
 
 static List read_list(const char *path)
@@ -274,22 +224,10 @@ static List read_list(const char *path)
     return list;
 }
 
-/* problem: NULL if the checksum matches; before: how many others did not. */
-static void print_line(const Line *l, const char *problem, size_t before)
-{
-    if (common.json && problem) {
-        write_string(before ? ",{\"name\":" : "{\"name\":", l->name, l->name_length);
-        printf(",\"problem\":\"%s\"}", problem);
-    } else if (!common.json && (problem || !quiet)) {
-        print_escaped(stdout, l->name, l->name_length);
-        printf(": %s\n", problem ? problem : "OK");
-    }
-}
-
 static void free_list(List *list)
 {
     for (size_t i = 0; i < list->n; i++)
-        free(list->lines[i].name);
+        text_free(&list->lines[i].name);
     for (size_t i = 0; i < list->n_files; i++)
         safetensors_close(&list->files[i]);
     free(list->files);
@@ -310,7 +248,14 @@ static int check_list(const char *path)
     for (size_t i = 0; i < list.n; i++) {
         const Line *l = &list.lines[i];
         bool differs = !l->problem && memcmp(l->found, l->wanted, sizeof l->wanted) != 0;
-        print_line(l, differs ? "FAILED" : l->problem, unread + wrong);
+        const char *problem = differs ? "FAILED" : l->problem;
+        if (common.json && problem) {
+            write_string(unread + wrong ? ",{\"name\":" : "{\"name\":", l->name.bytes, l->name.length);
+            printf(",\"problem\":\"%s\"}", problem);
+        } else if (!common.json && (problem || !quiet)) {
+            print_escaped(stdout, l->name.bytes, l->name.length);
+            printf(": %s\n", problem ? problem : "OK");
+        }
         wrong += differs ? 1 : 0;
         unread += l->problem ? 1 : 0;
     }
@@ -347,12 +292,7 @@ int cmd_hash(int argc, char **argv)
         return check_list(list);
     Checkpoint c;
     model_open(&c, argv[1]);
-    Hashes h = hash_all(&c);
-    if (common.json)
-        write_hashes(&h);
-    else
-        print_hashes(&h);
-    free_hashes(&h);
+    hash_model(&c);
     threads_stop();
     checkpoint_close(&c);
     return finish(EXIT_OK);

@@ -30,10 +30,8 @@ typedef struct {
 
 static void sight(Sighting *s, const JsonValue *entry, const JsonValue *field)
 {
-    if (s->count++ == 0) {
-        s->entry = entry;
-        s->field = field;
-    }
+    if (s->count++ == 0)
+        *s = (Sighting){1, entry, field};
 }
 
 static void report_sighting(const char *file, const Sighting *s, const char *what)
@@ -47,11 +45,6 @@ static void report_sighting(const char *file, const Sighting *s, const char *wha
         snprintf(more, sizeof more, " (and %zu more)", s->count - 1);
     warn("%s: tensor \"%s\": %s%s%s", file, text_printable(s->entry->key, s->entry->key_length, name), what, field,
          more);
-}
-
-static bool is_known_field(const JsonValue *field)
-{
-    return json_key_is(field, "dtype") || json_key_is(field, "shape") || json_key_is(field, "data_offsets");
 }
 
 static bool has_control_character(const JsonValue *entry)
@@ -71,7 +64,7 @@ static void print_warnings(const SafetensorsFile *f)
         if (has_control_character(entry))
             sight(&control, entry, NULL);
         for (const JsonValue *field = entry->child; field; field = field->next)
-            if (!is_known_field(field))
+            if (!json_key_is(field, "dtype") && !json_key_is(field, "shape") && !json_key_is(field, "data_offsets"))
                 sight(&unknown, entry, field);
     }
     if (f->header_len && f->header_json[0] != '{')
@@ -117,17 +110,6 @@ static void print_metadata(const SafetensorsFile *f)
     }
 }
 
-static void print_files(const Checkpoint *c)
-{
-    for (size_t i = 0; i < checkpoint_file_count(c); i++) {
-        const SafetensorsFile *f = checkpoint_file(c, i);
-        printf("file            ");
-        print_name(path_name(f->path));
-        printf("   %zu bytes, header %zu, %zu tensor%s\n", f->mapped_size, f->header_len, f->n_tensors,
-               plural(f->n_tensors));
-    }
-}
-
 static void print_summary(const Checkpoint *c)
 {
     uint64_t bytes = 0, parameters = 0;
@@ -140,10 +122,15 @@ static void print_summary(const Checkpoint *c)
     print_name(c->st.path);
     printf("\n%s       %" PRIu64 " bytes", sharded ? "all files" : "file size", bytes);
     printf(bytes < 1000 ? "\n" : " (%s)\n", human_bytes(bytes, size));
-    if (sharded)
-        print_files(c);
-    else
+    if (!sharded)
         printf("header length   %zu\ndata starts at  %zu\n", c->st.header_len, 8 + c->st.header_len);
+    for (size_t i = 0; i < c->st.n_shards; i++) {
+        const SafetensorsFile *f = &c->st.shards[i];
+        printf("file            ");
+        print_name(path_name(f->path));
+        printf("   %zu bytes, header %zu, %zu tensor%s\n", f->mapped_size, f->header_len, f->n_tensors,
+               plural(f->n_tensors));
+    }
     printf("tensors         %zu\nparameters      %" PRIu64 "\n", checkpoint_tensor_count(c), parameters);
     print_dtypes(c);
     print_metadata(checkpoint_file(c, 0));
@@ -151,40 +138,32 @@ static void print_summary(const Checkpoint *c)
 
 /* ---- map --------------------------------------------------------------------------------------------------------- */
 
-static void repeat(char character, int times)
+static void draw_row(char edge, const int widths[3], const char *const texts[3])
 {
-    while (times-- > 0)
-        putchar(character);
+    for (int i = 0; i < 3; i++)
+        printf("%c%-*.*s", edge, widths[i], widths[i], texts[i]);
+    printf("%c\n", edge);
 }
 
-static void draw_rule(const int cells[3])
-{
-    for (int i = 0; i < 3; i++) {
-        putchar('+');
-        repeat('-', cells[i]);
-    }
-    puts("+");
-}
+/* As long as the widest cell and the longest bar, of a figure of 100 columns. */
+#define DASHES "----------------------------------------------------------------------"
+#define HASHES "##########################################################################"
 
 /* Draw the chapter's figure: length, header and data of one file. */
 static void draw_parts(const SafetensorsFile *f, int width)
 {
-    const int header = width < 56 ? 14 : 20, cells[3] = {10, header, MAX(width - 4 - 10 - header, 8)};
+    const int header = width < 56 ? 14 : 20, widths[3] = {10, header, MAX(width - 4 - 10 - header, 8)};
     char header_bytes[32], data_bytes[48], start[32], end[32];
     snprintf(header_bytes, sizeof header_bytes, " %zu bytes", f->header_len);
     snprintf(data_bytes, sizeof data_bytes, " %zu bytes", f->data_size);
     snprintf(start, sizeof start, "%zu", 8 + f->header_len);
     snprintf(end, sizeof end, "%zu", f->mapped_size);
-    const char *const rows[2][3] = {{" N", " header: JSON", " data"}, {" 8 bytes", header_bytes, data_bytes}};
-    printf("%-*s%-*s%-*s%*s\n", cells[0] + 1, "0", cells[1] + 1, "8", (int)strlen(start), start,
-           cells[2] + 2 - (int)strlen(start), end);
-    draw_rule(cells);
-    for (int row = 0; row < 2; row++) {
-        for (int i = 0; i < 3; i++)
-            printf("|%-*.*s", cells[i], cells[i], rows[row][i]);
-        puts("|");
-    }
-    draw_rule(cells);
+    printf("\n%-*s%-*s%-*s%*s\n", widths[0] + 1, "0", widths[1] + 1, "8", (int)strlen(start), start,
+           widths[2] + 2 - (int)strlen(start), end);
+    draw_row('+', widths, (const char *const[3]){DASHES, DASHES, DASHES});
+    draw_row('|', widths, (const char *const[3]){" N", " header: JSON", " data"});
+    draw_row('|', widths, (const char *const[3]){" 8 bytes", header_bytes, data_bytes});
+    draw_row('+', widths, (const char *const[3]){DASHES, DASHES, DASHES});
 }
 
 /* Tensors of all layers under one name: "model.layers.*.mlp.up_proj.weight". */
@@ -244,6 +223,7 @@ static void draw_bar(const Group *g, uint64_t total, int name_width, int width)
 {
     double share = total ? (double)g->bytes / (double)total : 0;
     int room = width - name_width - 10, bar = (int)(share * room + 0.5);
+    bool color = use_color(stdout);
     char count[24] = "", name[256];
     if (g->count > 1)
         snprintf(count, sizeof count, " x%" PRIu64, g->count);
@@ -251,54 +231,45 @@ static void draw_bar(const Group *g, uint64_t total, int name_width, int width)
     snprintf(name, sizeof name, "%s", g->name);
     if ((int)strlen(name) > left && left > 3)
         memcpy(name + left - 3, "...", 4);
-    printf("%s%s%*s %5.1f%%%s%s", name, count, name_width - (int)strlen(name) - (int)strlen(count), "", 100 * share,
-           bar ? "  " : "", use_color(stdout) ? "\033[36m" : "");
-    repeat('#', bar);
-    puts(use_color(stdout) ? "\033[0m" : "");
+    printf("%s%s%*s %5.1f%%%s%s%.*s%s\n", name, count, left - (int)strlen(name), "", 100 * share, bar ? "  " : "",
+           color ? "\033[36m" : "", bar, HASHES, color ? "\033[0m" : "");
 }
 
 #define BARS 8
 
-static void draw_shares(const Checkpoint *c, int width)
+static void draw_map(const Checkpoint *c)
 {
+    int width = MAX(MIN(terminal_width(stdout) - 1, 100), 40);
     size_t n = checkpoint_tensor_count(c);
-    Group *groups = xcalloc(n, sizeof *groups), rest = {.name = "others"};
+    if (!c->st.n_shards)
+        draw_parts(&c->st, width);
+    if (n > 0)
+        printf("\nshare of the data\n");
+    Group *groups = xcalloc(n, sizeof *groups);
     uint64_t total = 0;
+    int name_width = 16;
     for (size_t i = 0; i < n; i++) {
         const SafetensorsTensor *t = checkpoint_tensor(c, i);
         groups[i] = (Group){group_name(t), t->length, 1};
         total += t->length;
     }
     n = merge_groups(groups, n);
-    size_t shown = n <= BARS ? n : BARS - 1;
-    for (size_t i = shown; i < n; i++) {
-        rest.bytes += groups[i].bytes;
-        rest.count += groups[i].count;
+    for (size_t i = BARS; i < n; i++) {
+        groups[BARS - 1].bytes += groups[i].bytes;
+        groups[BARS - 1].count += groups[i].count;
     }
-    int name_width = 16;
-    for (size_t i = 0; i < shown; i++)
+    if (n > BARS) {
+        free(groups[BARS - 1].name);
+        groups[BARS - 1].name = xstrdup("others");
+    }
+    for (size_t i = 0; i < MIN(n, BARS); i++)
         name_width = MAX(name_width, (int)strlen(groups[i].name) + (groups[i].count > 1 ? 6 : 0));
     name_width = MIN(name_width, width * 5 / 9);
-    for (size_t i = 0; i < shown; i++)
+    for (size_t i = 0; i < MIN(n, BARS); i++)
         draw_bar(&groups[i], total, name_width, width);
-    if (shown < n)
-        draw_bar(&rest, total, name_width, width);
     for (size_t i = 0; i < n; i++)
         free(groups[i].name);
     free(groups);
-}
-
-static void print_map(const Checkpoint *c)
-{
-    int width = MAX(MIN(terminal_width(stdout) - 1, 100), 40);
-    if (!c->st.n_shards) {
-        putchar('\n');
-        draw_parts(&c->st, width);
-    }
-    if (!checkpoint_tensor_count(c))
-        return;
-    printf("\nshare of the data\n");
-    draw_shares(c, width);
 }
 
 /* ---- the model: config, tokenizer, memory ------------------------------------------------------------------------ */
@@ -348,14 +319,6 @@ static void print_memory(const Checkpoint *cp, const Config *c)
     printf("\n%s", some_too_big ? "         ! more than is free\n" : "");
 }
 
-static void print_config(const Config *c)
-{
-    printf("config          %zu layers, width %zu, %zu query and %zu key/value heads of %zu, inner width %zu,\n",
-           c->n_layers, c->dim, c->n_heads, c->n_kv_heads, c->head_dim, c->hidden_dim);
-    printf("                vocabulary %zu, %zu positions, head %s\n", c->vocab_size, c->max_positions,
-           c->tie_word_embeddings ? "shared with the embedding" : "of its own");
-}
-
 static void print_problem(const char *label, const char *err)
 {
     printf("%-16s", label);
@@ -368,10 +331,14 @@ static void print_model(Checkpoint *c)
     Config config;
     char err[512];
     bool known = !checkpoint_read_config(c, &config, err);
-    if (known)
-        print_config(&config);
-    else
+    if (known) {
+        printf("config          %zu layers, width %zu, %zu query and %zu key/value heads of %zu, inner width %zu,\n",
+               config.n_layers, config.dim, config.n_heads, config.n_kv_heads, config.head_dim, config.hidden_dim);
+        printf("                vocabulary %zu, %zu positions, head %s\n", config.vocab_size, config.max_positions,
+               config.tie_word_embeddings ? "shared with the embedding" : "of its own");
+    } else {
         print_problem("config", err);
+    }
     Tokenizer *t = tokenizer_open(c->directory, err);
     if (t)
         printf("tokenizer       %zu ids, %zu merges; chat %s\n", tokenizer_size(t), tokenizer_merges(t),
@@ -387,6 +354,8 @@ static void print_model(Checkpoint *c)
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
+static const JsonValue json_null = {.type = JSON_NULL};
+
 static void write_file(const char *before, const SafetensorsFile *f, const char *find)
 {
     const JsonValue *metadata = json_get(f->header, "__metadata__");
@@ -395,10 +364,7 @@ static void write_file(const char *before, const SafetensorsFile *f, const char 
     write_name("\"file\":", f->path);
     printf(",\"size\":%zu,\"header_len\":%zu,\"data_start\":%zu,\"metadata\":", f->mapped_size, f->header_len,
            8 + f->header_len);
-    if (metadata)
-        json_print(stdout, metadata, JSON_CANONICAL);
-    else
-        printf("null");
+    json_print(stdout, metadata ? metadata : &json_null, JSON_CANONICAL);
     printf(",\"parameters\":%" PRIu64 ",\"tensors\":[", parameters_of(f));
     for (size_t i = 0; i < f->n_tensors; i++) {
         const SafetensorsTensor *t = &f->tensors[i];
@@ -457,10 +423,7 @@ static void write_model(Checkpoint *c, const char *find)
     for (size_t i = 0; i < checkpoint_file_count(c); i++)
         write_file(i ? "," : "", checkpoint_file(c, i), find);
     printf("],\"config\":");
-    if (root)
-        json_print(stdout, root, JSON_COMPACT);
-    else
-        printf("null");
+    json_print(stdout, root ? root : &json_null, JSON_COMPACT);
     json_free(root);
     free(text);
     write_name(",\"config_problem\":", known ? NULL : err);
@@ -479,15 +442,6 @@ static void write_model(Checkpoint *c, const char *find)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-static size_t count_matches(const Checkpoint *c, const char *find)
-{
-    size_t found = 0;
-    for (size_t i = 0; i < checkpoint_tensor_count(c); i++)
-        if (name_matches(find, checkpoint_tensor(c, i)->name, checkpoint_tensor(c, i)->name_length))
-            found++;
-    return found;
-}
-
 /* Print the tensors that match, with a heading before those of each shard. */
 static void print_tensors(const Checkpoint *c, const char *find)
 {
@@ -504,16 +458,6 @@ static void print_tensors(const Checkpoint *c, const char *find)
         file = t->file;
         print_tensor(t);
     }
-}
-
-static void print_all(Checkpoint *c)
-{
-    print_summary(c);
-    if (c->from_directory)
-        print_model(c);
-    print_map(c);
-    putchar('\n');
-    print_tensors(c, NULL);
 }
 
 int cmd_info(int argc, char **argv)
@@ -549,7 +493,10 @@ int cmd_info(int argc, char **argv)
     model_open(&c, count ? argv[1] : common.model);
     for (size_t i = 0; i < checkpoint_file_count(&c) && !quiet; i++)
         print_warnings(checkpoint_file(&c, i));
-    if (find && count_matches(&c, find) == 0)
+    bool found = !find;
+    for (size_t i = 0; i < checkpoint_tensor_count(&c) && !found; i++)
+        found = name_matches(find, checkpoint_tensor(&c, i)->name, checkpoint_tensor(&c, i)->name_length);
+    if (!found)
         die(EXIT_FAILED, "%s: no tensor's name matches '%s'", c.argument, find);
     if (inspect(&c, &data, find)) {
         /* the numbers that were asked for, and nothing else */
@@ -561,7 +508,12 @@ int cmd_info(int argc, char **argv)
     } else if (find) {
         print_tensors(&c, find);
     } else {
-        print_all(&c);
+        print_summary(&c);
+        if (c.from_directory)
+            print_model(&c);
+        draw_map(&c);
+        putchar('\n');
+        print_tensors(&c, NULL);
     }
     checkpoint_close(&c);
     return finish(EXIT_OK);

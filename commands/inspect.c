@@ -14,36 +14,30 @@
 #include "commands/session.h"
 #include "commands/terminal.h"
 
-#define BINS  20
-#define EDGE  3   /* how many numbers are shown at either end of a long axis */
-#define MANY  200 /* a tensor with more numbers is shown by its edges, unless a slice asks for all of them */
-#define WIDTH 14  /* of a column */
+#define BINS 20
+#define EDGE 3   /* how many numbers are shown at either end of a long axis */
+#define MANY 200 /* a tensor with more numbers is shown by its edges, unless a slice asks for all of them */
+#define WIDTH 14 /* of a column */
 
 /* ---- numbers as text --------------------------------------------------------------------------------------------- */
 
-static void write_real(Dtype dtype, const unsigned char *element)
+static void write_element(Dtype dtype, const unsigned char *element)
 {
     char text[64];
     double value = number_read(dtype, element).value;
-    if (isnan(value))
+    if (dtype == DTYPE_C64) {
+        putchar('[');
+        write_element(DTYPE_F32, element);
+        putchar(',');
+        write_element(DTYPE_F32, element + 4);
+        putchar(']');
+    } else if (isnan(value)) {
         printf("\"NaN\"");
-    else if (isinf(value))
+    } else if (isinf(value)) {
         printf(value > 0 ? "\"Infinity\"" : "\"-Infinity\"");
-    else
+    } else {
         printf("%s", number_text(dtype, element, text));
-}
-
-static void write_element(Dtype dtype, const unsigned char *element)
-{
-    if (dtype != DTYPE_C64) {
-        write_real(dtype, element);
-        return;
     }
-    putchar('[');
-    write_real(DTYPE_F32, element);
-    putchar(',');
-    write_real(DTYPE_F32, element + 4);
-    putchar(']');
 }
 
 /* Print elements position .. position + n - 1 of a slice. */
@@ -85,50 +79,30 @@ static Table table_of(const Slice *s, bool edges)
     return t;
 }
 
-static bool is_shown(const Table *t, uint64_t place, uint64_t size)
-{
-    return !t->edges || size <= 2 * EDGE || place < EDGE || place >= size - EDGE;
-}
-
 /* The first row from `row` on that is shown. An axis whose place is in its middle goes on to its last EDGE places, and
  * the axes after it start from 0 again; places 0 are always shown, so that one pass over the axes is enough. */
 static uint64_t next_shown(const Table *t, uint64_t row)
 {
     uint64_t stride = t->rows;
-    for (size_t i = 0; i + 1 < t->rank && row < t->rows; i++) {
+    for (size_t i = 0; t->edges && i + 1 < t->rank && row < t->rows; i++) {
         uint64_t size = slice_size(t->slice, i);
         stride /= size;
         uint64_t place = row / stride % size;
-        if (!is_shown(t, place, size))
+        if (size > 2 * EDGE && place >= EDGE && place < size - EDGE)
             return (row / stride / size * size + size - EDGE) * stride;
     }
     return row;
 }
 
-/* Print a vector on as many lines as it needs, where a row of a matrix would be one line. */
-static void print_vector(const Table *t)
-{
-    uint64_t line = (uint64_t)terminal_width(stdout) / WIDTH, n;
-    for (uint64_t at = 0; at < t->columns; at += n) {
-        n = MIN(t->columns - at, line);
-        print_run(t->slice, at, n, false);
-        putchar('\n');
-    }
-}
-
 static void print_row(const Table *t, uint64_t row)
 {
-    uint64_t begin = row * t->columns;
-    if (t->rank == 1 && !t->edges) {
-        print_vector(t);
-        return;
-    }
-    if (t->edges && t->columns > 2 * EDGE) {
+    uint64_t begin = row * t->columns, n = MIN(t->columns, t->slice->elements - begin);
+    if (t->edges && n > 2 * EDGE) {
         print_run(t->slice, begin, EDGE, false);
         printf("  ...");
-        print_run(t->slice, begin + t->columns - EDGE, EDGE, false);
+        print_run(t->slice, begin + n - EDGE, EDGE, false);
     } else {
-        print_run(t->slice, begin, t->columns, false);
+        print_run(t->slice, begin, n, false);
     }
     putchar('\n');
 }
@@ -156,6 +130,10 @@ static void print_values(const Slice *s, bool edges)
         printf(")\n");
         free(shape);
         return;
+    }
+    if (t.rank == 1 && !edges) { /* the rows of a vector are lines of the terminal */
+        t.columns = (uint64_t)terminal_width(stdout) / WIDTH;
+        t.rows = (s->elements - 1) / t.columns + 1;
     }
     for (uint64_t row = 0; (row = next_shown(&t, row)) < t.rows; expected = ++row) {
         if (row != expected)
@@ -202,16 +180,11 @@ static Statistics stats_of(const Slice *s)
     return stats;
 }
 
-static void histogram_of(const Slice *s, const Statistics *stats, uint64_t bins[BINS])
-{
-    char err[512];
-    die_if(statistics_histogram(s, stats->min, stats->max, bins, BINS, err), err);
-}
-
 static void print_histogram(const Slice *s, const Statistics *stats)
 {
     uint64_t bins[BINS], most = 1;
-    histogram_of(s, stats, bins);
+    char err[512];
+    die_if(statistics_histogram(s, stats->min, stats->max, bins, BINS, err), err);
     for (size_t i = 0; i < BINS; i++)
         most = MAX(bins[i], most);
     putchar('\n');
@@ -263,52 +236,49 @@ static void write_stats(const Statistics *stats)
 static void write_histogram(const Slice *s, const Statistics *stats)
 {
     uint64_t bins[BINS];
-    histogram_of(s, stats, bins);
+    char err[512];
+    die_if(statistics_histogram(s, stats->min, stats->max, bins, BINS, err), err);
     printf(",\"histogram\":[");
     for (size_t i = 0; i < BINS; i++)
         printf("%s%" PRIu64, i ? "," : "", bins[i]);
     putchar(']');
 }
 
-/* The statistics of a whole tensor; false if its numbers are smaller than a byte. */
-static bool tensor_stats(const SafetensorsTensor *t, Statistics *stats)
+/* A line of the table of all tensors. stats: NULL if the numbers are smaller than a byte. */
+static void print_stats_line(const SafetensorsTensor *t, const Statistics *stats)
 {
-    Slice s;
-    if (dtype_bits(t->dtype) < 8)
-        return false;
-    model_slice(&s, NULL, t);
-    *stats = stats_of(&s);
-    slice_free(&s);
-    return true;
-}
-
-/* A line of the table of all tensors. Returns whether there are numbers that are not finite. */
-static bool print_stats_line(const SafetensorsTensor *t)
-{
-    Statistics stats = {0};
-    bool known = tensor_stats(t, &stats);
-    uint64_t infinite = stats.plus_inf + stats.minus_inf;
-    if (known)
-        printf("%12.5g %12.5g %12.5g %12.5g  %8" PRIu64 " %6" PRIu64 " %6" PRIu64, stats.min, stats.max, stats.mean,
-               stats.std, stats.zero, stats.nan, infinite);
+    if (stats)
+        printf("%12.5g %12.5g %12.5g %12.5g  %8" PRIu64 " %6" PRIu64 " %6" PRIu64, stats->min, stats->max, stats->mean,
+               stats->std, stats->zero, stats->nan, stats->plus_inf + stats->minus_inf);
     else
         printf("%56s %-5s", "(numbers smaller than a byte)", "");
     printf("  %-5s ", dtype_name(t->dtype));
     print_escaped(stdout, t->name, t->name_length);
     putchar('\n');
-    return stats.nan + infinite > 0;
 }
 
-static void write_stats_line(const SafetensorsTensor *t, bool first)
+/* Report on the tensor as a whole. Returns whether it has numbers that are not finite. */
+static bool tell_stats(const SafetensorsTensor *t, bool first)
 {
-    Statistics stats;
-    write_tensor(first ? "\n{" : ",\n{", t);
-    printf(",\"stats\":");
-    if (tensor_stats(t, &stats))
-        write_stats(&stats);
-    else
-        printf("null");
-    putchar('}');
+    Slice s;
+    Statistics stats = {0}, *known = NULL;
+    char err[512];
+    if (dtype_bits(t->dtype) >= 8) {
+        die_if(slice_parse(&s, NULL, t, err), err);
+        stats = stats_of(&s);
+        slice_free(&s);
+        known = &stats;
+    }
+    if (common.json) {
+        write_tensor(first ? "\n{" : ",\n{", t);
+        printf(known ? ",\"stats\":" : ",\"stats\":null");
+        if (known)
+            write_stats(known);
+        putchar('}');
+    } else {
+        print_stats_line(t, known);
+    }
+    return stats.nan + stats.plus_inf + stats.minus_inf > 0;
 }
 
 static void stats_of_all(const Checkpoint *c, const char *find)
@@ -323,10 +293,7 @@ static void stats_of_all(const Checkpoint *c, const char *find)
     for (size_t i = 0; i < checkpoint_tensor_count(c); i++) {
         const SafetensorsTensor *t = checkpoint_tensor(c, i);
         if (name_matches(find, t->name, t->name_length)) {
-            if (common.json)
-                write_stats_line(t, shown == 0);
-            else if (print_stats_line(t))
-                bad++;
+            bad += tell_stats(t, shown == 0) ? 1 : 0;
             shown++;
         }
         tell_progress(&p, t->length);
@@ -365,29 +332,24 @@ static void write_one_tensor(const Slice *s, const Inspection *what)
     printf("}\n");
 }
 
-static void write_npy(const Checkpoint *c, const Slice *s, const char *path)
-{
-    OutFile out;
-    char err[512];
-    if (model_has_file(c, path))
-        die(EXIT_FAILED, "--npy: %s is a file of the model itself", path);
-    die_if(out_open(&out, path, err), err);
-    die_if(npy_write(s, out.stream, err), err);
-    die_if(out_commit(&out, err), err);
-}
-
 static void one_tensor(Checkpoint *c, const Inspection *what)
 {
     SafetensorsTensor t = model_tensor(c, what->tensor);
     Slice s;
+    OutFile out;
+    char err[512];
     if (dtype_bits(t.dtype) < 8 && !what->slice && !what->npy && !what->stats && !common.json) {
         print_tensor(&t);
         notice("%s numbers are smaller than a byte and cannot be shown one by one", dtype_name(t.dtype));
         return;
     }
-    model_slice(&s, what->slice, &t);
+    die_if(slice_parse(&s, what->slice, &t, err), err);
     if (what->npy) {
-        write_npy(c, &s, what->npy);
+        if (model_has_file(c, what->npy))
+            die(EXIT_FAILED, "--npy: %s is a file of the model itself", what->npy);
+        die_if(out_open(&out, what->npy, err), err);
+        die_if(npy_write(&s, out.stream, err), err);
+        die_if(out_commit(&out, err), err);
     } else if (common.json) {
         write_one_tensor(&s, what);
     } else {
@@ -402,18 +364,13 @@ static void one_tensor(Checkpoint *c, const Inspection *what)
 
 /* ---- one byte ---------------------------------------------------------------------------------------------------- */
 
-/* The tensor that the byte at that offset of the data belongs to. */
+/* The tensor that the byte at that offset of the data belongs to: one after the other, they cover all of it. */
 static const SafetensorsTensor *tensor_at(const SafetensorsFile *st, uint64_t offset)
 {
-    size_t low = 0, high = st->n_tensors;
-    while (high - low > 1) { /* tensors[low] begins at or before the byte; empty ones come before the one that has it */
-        size_t middle = low + (high - low) / 2;
-        if (st->tensors[middle].offset <= offset)
-            low = middle;
-        else
-            high = middle;
-    }
-    return &st->tensors[low];
+    const SafetensorsTensor *t = st->tensors;
+    while (offset >= t->offset + t->length)
+        t++;
+    return t;
 }
 
 /* Has an element an exponent? *exponent and *mantissa are then how many bits these have. */
@@ -436,12 +393,13 @@ static const char *bits_text(const SafetensorsTensor *t, const unsigned char *el
     return out;
 }
 
-static void write_byte(const SafetensorsFile *st, uint64_t at, const char *part, const SafetensorsTensor *t,
-                       uint64_t element, const unsigned char *bytes)
+static void write_byte(const SafetensorsFile *st, uint64_t at, const SafetensorsTensor *t, uint64_t element,
+                       const unsigned char *bytes)
 {
     char bits[80];
+    const char *part = at < 8 ? "length" : "header";
     write_name("{\"file\":", st->path);
-    printf(",\"offset\":%" PRIu64 ",\"byte\":%u,\"part\":\"%s\"", at, st->mapped[at], part);
+    printf(",\"offset\":%" PRIu64 ",\"byte\":%u,\"part\":\"%s\"", at, st->mapped[at], t ? "data" : part);
     if (t) {
         write_string(",\"tensor\":", t->name, t->name_length);
         printf(",\"dtype\":\"%s\"", dtype_name(t->dtype));
@@ -504,8 +462,7 @@ static void one_byte(const Checkpoint *c, uint64_t at)
         bytes = safetensors_data(t) + element * size;
     }
     if (common.json) {
-        const char *part = at < start ? "header" : "data";
-        write_byte(st, at, at < 8 ? "length" : part, t, element, bytes);
+        write_byte(st, at, t, element, bytes);
         return;
     }
     printf("byte %" PRIu64 " of ", at);

@@ -40,26 +40,12 @@ static void write_json(const Session *s, const Ranked *best, size_t count, size_
     printf("]}\n");
 }
 
-/* Warn of the first of n positions whose logits are not finite. */
-static bool check_finite(const float *logits, size_t n, size_t vocab, size_t position)
-{
-    for (size_t t = 0; t < n; t++) {
-        bool bad = false;
-        argmax_f32(logits + t * vocab, vocab, &bad);
-        if (bad) {
-            warn("the logits at position %zu are not finite: NaN or infinity in the weights?", position + t);
-            return false;
-        }
-    }
-    return true;
-}
-
 /* Write the logits of every position, [n][vocab], as float32, least significant byte first. */
 static void write_all(Session *s, const IdList *prompt, const char *path)
 {
     OutFile out;
     size_t vocab = s->model.config.vocab_size, block = s->state.block;
-    bool finite = true;
+    bool bad = false; /* warned of the first position whose logits are not finite */
     char err[512];
     if (model_has_file(&s->checkpoint, path))
         die(EXIT_FAILED, "--out: %s is a file of the model itself", path);
@@ -67,7 +53,11 @@ static void write_all(Session *s, const IdList *prompt, const char *path)
     for (size_t done = 0; done < prompt->count;) {
         size_t step = MIN(prompt->count - done, block);
         const float *logits = session_forward(s, prompt->items + done, step);
-        finite = finite && check_finite(logits, step, vocab, done);
+        for (size_t t = 0; t < step && !bad; t++) {
+            argmax_f32(logits + t * vocab, vocab, &bad);
+            if (bad)
+                warn("the logits at position %zu are not finite: NaN or infinity in the weights?", done + t);
+        }
         if (fwrite(logits, sizeof *logits, step * vocab, out.stream) < step * vocab)
             break; /* out_commit() tells why */
         done += step;

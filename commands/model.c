@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "checkpoint/edit.h"
 #include "checkpoint/locate.h"
@@ -43,8 +42,7 @@ void model_open(Checkpoint *c, const char *model)
 Tokenizer *model_tokenizer(void)
 {
     char err[512], *path = model_path(common.model);
-    struct stat st;
-    bool is_file = !stat(path, &st) && S_ISREG(st.st_mode); /* a tokenizer.json by any name */
+    bool is_file = file_exists(path) && !file_is_folder(path); /* a tokenizer.json by any name */
     if (!is_file || !text_ends_with(path, ".json") || text_ends_with(path, ".index.json")) {
         char *directory = locate_folder(path, err);
         die_if(!directory, err);
@@ -131,48 +129,34 @@ bool name_matches(const char *pattern, const char *name, size_t length)
     return !pattern[strspn(pattern, "*")];
 }
 
-static _Noreturn void no_such_tensor(const Checkpoint *c, const char *name)
-{
-    const SafetensorsTensor *best = NULL;
-    Nearest nearest = nearest_to(name, strlen(name));
-    char shown[TEXT_PRINTABLE], wrong[TEXT_PRINTABLE];
-    for (size_t i = 0; i < checkpoint_tensor_count(c); i++) {
-        const SafetensorsTensor *t = checkpoint_tensor(c, i);
-        if (nearest_offer(&nearest, t->name, t->name_length))
-            best = t;
-    }
-    text_printable(name, strlen(name), wrong);
-    if (best)
-        die(EXIT_FAILED, "%s: there is no tensor \"%s\"; did you mean \"%s\"?", c->argument, wrong,
-            text_printable(best->name, best->name_length, shown));
-    die(EXIT_FAILED, "%s: there is no tensor \"%s\"", c->argument, wrong);
-}
-
 SafetensorsTensor model_tensor(Checkpoint *c, const char *name)
 {
     SafetensorsTensor t;
+    const SafetensorsTensor *best = NULL;
+    Nearest nearest = nearest_to(name, strlen(name));
+    char shown[TEXT_PRINTABLE], wrong[TEXT_PRINTABLE];
     size_t found = 0;
     if (safetensors_find(&c->st, name, &t) == 0)
         return t;
     for (size_t i = 0; i < checkpoint_tensor_count(c); i++) {
         const SafetensorsTensor *other = checkpoint_tensor(c, i);
+        if (nearest_offer(&nearest, other->name, other->name_length))
+            best = other;
         if (!name_matches(name, other->name, other->name_length))
             continue;
         found++;
         t = *other;
     }
+    if (found == 1)
+        return t;
     if (found > 1)
         die(EXIT_FAILED, "%s: %zu tensors match \"%s\"; name one of them (run info --find '%s' lists them)",
             c->argument, found, name, name);
-    if (found == 0)
-        no_such_tensor(c, name);
-    return t;
-}
-
-void model_slice(Slice *s, const char *spec, const SafetensorsTensor *t)
-{
-    char err[512];
-    die_if(slice_parse(s, spec, t, err), err);
+    text_printable(name, strlen(name), wrong);
+    if (!best)
+        die(EXIT_FAILED, "%s: there is no tensor \"%s\"", c->argument, wrong);
+    die(EXIT_FAILED, "%s: there is no tensor \"%s\"; did you mean \"%s\"?", c->argument, wrong,
+        text_printable(best->name, best->name_length, shown));
 }
 
 uint64_t *model_slice_shape(const Slice *s)
@@ -185,11 +169,11 @@ uint64_t *model_slice_shape(const Slice *s)
 
 uint64_t model_slice_element(const Slice *s, uint64_t position)
 {
-    SliceWalk w;
-    char err[512];
-    uint64_t first = 0, count;
-    die_if(slice_walk(&w, s, position, err), err);
-    slice_next(&w, &first, &count);
-    slice_walk_end(&w);
-    return first;
+    uint64_t element = 0, stride = 1;
+    for (size_t i = s->tensor->rank; i-- > 0; stride *= s->tensor->shape[i]) {
+        const SliceAxis *axis = &s->axes[i];
+        element += (axis->start + position % axis->count * (uint64_t)axis->step) * stride;
+        position /= axis->count;
+    }
+    return element;
 }

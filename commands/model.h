@@ -26,7 +26,6 @@ bool name_matches(const char *pattern, const char *name, size_t length);
 /* The tensor of that name, or the only one that the pattern matches. */
 SafetensorsTensor model_tensor(Checkpoint *c, const char *name);
 
-void model_slice(Slice *s, const char *spec, const SafetensorsTensor *t); /* slice_parse() or die */
 /* The slice's shape, [slice_rank()], fresh; and which element of the tensor is at that position of the slice. */
 uint64_t *model_slice_shape(const Slice *s);
 uint64_t model_slice_element(const Slice *s, uint64_t position);

@@ -33,49 +33,34 @@ static void score_tokens(void *context, size_t begin, size_t end, int thread)
     }
 }
 
-/* Compute surprise[1..n) of ids[1..n), starting with an empty cache. */
-static void score_window(Session *s, const int *ids, size_t n, size_t window_start, double *surprise)
+/* Compute surprise[ids], -1 for the first token of a window, which is not predicted. Returns the sum of the others. */
+static double score_text(Session *s, const IdList *ids, double *surprise)
 {
-    run_state_rewind(&s->state, 0);
-    for (size_t done = 0; done + 1 < n;) {
-        size_t step = MIN(n - 1 - done, s->state.block);
-        Block b = {session_forward(s, ids + done, step), ids + done + 1, s->model.config.vocab_size,
-                   surprise + done + 1};
-        threads_for(step, 1, score_tokens, &b);
-        for (size_t t = 0; t < step; t++)
-            if (b.surprise[t] < 0)
-                die(EXIT_FAILED, "the logits at position %zu are not finite: NaN or infinity in the weights?",
-                    window_start + done + t);
-        done += step;
-    }
-}
-
-typedef struct {
-    double *surprise; /* [ids]; -1: the first token of a window, which is not predicted */
-    double nll;       /* the mean of the others */
-    size_t predicted, windows;
-} Score;
-
-static Score score_text(Session *s, const IdList *ids)
-{
-    Score score = {.surprise = xmalloc(ids->count * sizeof(double))};
-    size_t window = s->state.ctx;
+    size_t window = s->state.ctx, step;
     double sum = 0;
-    for (size_t at = 0; at < ids->count; at += window, score.windows++) {
+    for (size_t at = 0; at < ids->count; at += window) {
         size_t n = MIN(ids->count - at, window);
         session_check_ids(s, ids->items + at, n);
-        score.surprise[at] = -1;
-        score_window(s, ids->items + at, n, at, score.surprise + at);
-        for (size_t i = at + 1; i < at + n; i++)
-            sum += score.surprise[i];
-        score.predicted += n - 1;
+        run_state_rewind(&s->state, 0);
+        surprise[at] = -1;
+        for (size_t i = at; i + 1 < at + n; i += step) {
+            step = MIN(at + n - 1 - i, s->state.block);
+            Block b = {session_forward(s, ids->items + i, step), ids->items + i + 1, s->model.config.vocab_size,
+                       surprise + i + 1};
+            threads_for(step, 1, score_tokens, &b);
+            for (size_t t = 0; t < step; t++) {
+                if (b.surprise[t] < 0)
+                    die(EXIT_FAILED, "the logits at position %zu are not finite: NaN or infinity in the weights?",
+                        i + t);
+                sum += b.surprise[t];
+            }
+        }
         progress("scoring the text", at + n, ids->count);
     }
     progress_end();
-    if (!score.predicted)
+    if (window < 2)
         die(EXIT_FAILED, "--ctx must be at least 2: the first token of a window is not predicted");
-    score.nll = sum / (double)score.predicted;
-    return score;
+    return sum;
 }
 
 /* ---- output ------------------------------------------------------------------------------------------------------ */
@@ -84,33 +69,28 @@ static const struct {
     double below; /* nats */
     const char *color, *meaning;
 } levels[] = {
+    {0, "\033[2m", NULL}, /* not predicted */
     {0.7, "\033[32m", "more than 1 in 2"},
     {2.3, "\033[0m", "1 in 10"},
     {4.6, "\033[33m", "1 in 100"},
     {1e300, "\033[31m", "less"},
 };
 
-static const char *color_of(double surprise)
-{
-    size_t i = 0;
-    while (surprise >= levels[i].below)
-        i++;
-    return levels[i].color;
-}
-
 /* Print the text itself, each token in the color of its surprise. */
 static void print_colored(const Session *s, const IdList *ids, const double *surprise)
 {
     for (size_t i = 0; i < ids->count; i++) {
-        size_t length;
+        size_t length, level = 0;
         const char *piece = tokenizer_piece(s->tokenizer, ids->items[i], &length);
-        fputs(surprise[i] < 0 ? "\033[2m" : color_of(surprise[i]), stdout);
+        while (level + 1 < COUNT_OF(levels) && surprise[i] >= levels[level].below)
+            level++;
+        fputs(levels[level].color, stdout);
         print_text(stdout, piece, length);
         fputs("\033[0m", stdout);
     }
     printf("\n\n");
-    for (size_t i = 0; i < COUNT_OF(levels); i++)
-        printf("%s%s%s\033[0m", i ? "   " : "", levels[i].color, levels[i].meaning);
+    for (size_t i = 1; i < COUNT_OF(levels); i++)
+        printf("%s%s%s\033[0m", i > 1 ? "   " : "", levels[i].color, levels[i].meaning);
     printf("\n\n");
 }
 
@@ -122,26 +102,12 @@ static void print_tokens(const Session *s, const IdList *ids, const double *surp
     }
     printf("surprise        id  token\n");
     for (size_t i = 0; i < ids->count; i++) {
-        if (surprise[i] < 0)
-            printf("       -");
-        else
-            printf("%8.4f", surprise[i]);
+        printf(surprise[i] < 0 ? "       -" : "%8.4f", surprise[i]);
         printf("  %8d  ", ids->items[i]);
         print_token(s->tokenizer, ids->items[i], 0);
         putchar('\n');
     }
     putchar('\n');
-}
-
-static void write_json(const Score *score, size_t n, bool tokens)
-{
-    printf("{\"tokens\":%zu", score->predicted);
-    write_number(",\"nll\":", score->nll);
-    write_number(",\"perplexity\":", exp_f64(score->nll));
-    printf(",\"windows\":%zu", score->windows);
-    for (size_t i = 0; tokens && i < n; i++)
-        write_number(i ? "," : ",\"surprise\":[", score->surprise[i] < 0 ? (double)NAN : score->surprise[i]);
-    printf("%s}\n", tokens ? "]" : "");
 }
 
 int cmd_perplexity(int argc, char **argv)
@@ -175,17 +141,25 @@ int cmd_perplexity(int argc, char **argv)
     if (ids.count < 2)
         die(EXIT_FAILED, "the text has %zu token%s, but perplexity needs at least two", ids.count, plural(ids.count));
 
-    Score score = score_text(&s, &ids);
+    double *surprise = xmalloc(ids.count * sizeof *surprise), sum = score_text(&s, &ids, surprise);
+    size_t windows = (ids.count - 1) / s.state.ctx + 1, predicted = ids.count - windows;
+    double nll = sum / (double)predicted;
     if (common.json) {
-        write_json(&score, ids.count, tokens);
+        printf("{\"tokens\":%zu", predicted);
+        write_number(",\"nll\":", nll);
+        write_number(",\"perplexity\":", exp_f64(nll));
+        printf(",\"windows\":%zu", windows);
+        for (size_t i = 0; tokens && i < ids.count; i++)
+            write_number(i ? "," : ",\"surprise\":[", surprise[i] < 0 ? (double)NAN : surprise[i]);
+        printf("%s}\n", tokens ? "]" : "");
     } else {
         if (tokens)
-            print_tokens(&s, &ids, score.surprise);
-        printf("tokens      %zu\nnll         %.6f\nperplexity  %.4f\n", score.predicted, score.nll, exp_f64(score.nll));
-        if (score.windows > 1)
-            printf("windows     %zu of up to %zu tokens, each starting fresh\n", score.windows, s.state.ctx);
+            print_tokens(&s, &ids, surprise);
+        printf("tokens      %zu\nnll         %.6f\nperplexity  %.4f\n", predicted, nll, exp_f64(nll));
+        if (windows > 1)
+            printf("windows     %zu of up to %zu tokens, each starting fresh\n", windows, s.state.ctx);
     }
-    free(score.surprise);
+    free(surprise);
     id_list_free(&ids);
     session_close(&s);
     return finish(EXIT_OK);

@@ -13,44 +13,36 @@
 
 /* ---- one text ---------------------------------------------------------------------------------------------------- */
 
-/* {"ids":[..],"tokens":[..]}, and "text":.. unless text is NULL. */
-static void write_json(const Tokenizer *t, const IdList *ids, const Text *text)
-{
-    write_ids("{\"ids\":", ids->items, ids->count);
-    printf(",\"tokens\":[");
-    for (size_t i = 0; i < ids->count; i++)
-        write_token(i ? "," : "", t, ids->items[i]);
-    putchar(']');
-    if (text)
-        write_string(",\"text\":", text->bytes, text->length);
-    printf("}\n");
-}
-
-static void tokenize_text(Tokenizer *t, const Text *text)
+/* Encode a text and print its tokens, or decode a list of ids and print their text. */
+static void tokenize_one(Tokenizer *t, const Prompt *from, bool skip_special)
 {
     char err[512];
-    IdList ids = {0};
-    die_if(tokenizer_encode(t, text->bytes, text->length, true, &ids, err), err);
-    if (common.json)
-        write_json(t, &ids, NULL);
-    for (size_t i = 0; i < ids.count && !common.json; i++) {
-        printf("%7d  ", ids.items[i]);
-        print_token(t, ids.items[i], 0);
-        putchar('\n');
-    }
-    id_list_free(&ids);
-}
-
-static void decode_ids(const Tokenizer *t, const char *list, bool skip_special)
-{
     Text text = {0};
-    IdList ids = input_ids(list);
-    die_if(tokenizer_decode(t, ids.items, ids.count, skip_special, &text), "out of memory");
-    if (common.json) {
-        write_json(t, &ids, &text);
+    IdList ids = {0};
+    if (from->ids) {
+        ids = input_ids(from->ids);
+        die_if(tokenizer_decode(t, ids.items, ids.count, skip_special, &text), "out of memory");
     } else {
+        die_if(tokenizer_encode(t, from->text.bytes, from->text.length, true, &ids, err), err);
+    }
+    if (common.json) {
+        write_ids("{\"ids\":", ids.items, ids.count);
+        printf(",\"tokens\":[");
+        for (size_t i = 0; i < ids.count; i++)
+            write_token(i ? "," : "", t, ids.items[i]);
+        putchar(']');
+        if (from->ids)
+            write_string(",\"text\":", text.bytes, text.length);
+        printf("}\n");
+    } else if (from->ids) {
         print_text(stdout, text.length ? text.bytes : "", text.length);
         putchar('\n');
+    } else {
+        for (size_t i = 0; i < ids.count; i++) {
+            printf("%7d  ", ids.items[i]);
+            print_token(t, ids.items[i], 0);
+            putchar('\n');
+        }
     }
     text_free(&text);
     id_list_free(&ids);
@@ -85,22 +77,18 @@ static int read_messages(const JsonValue *list, Message *messages, char err[512]
     return 0;
 }
 
-/* Write messages[n] as the chat template has them, and encode that. Says so when it fails because of a tool's
- * message. */
-static int encode_messages(Tokenizer *t, const Message *messages, size_t n, bool add_prompt, Text *text, IdList *ids,
-                           char err[512])
-{
-    if (tokenizer_chat_text(t, messages, n, add_prompt, text, err) == 0 &&
-        tokenizer_encode(t, text->length ? text->bytes : "", text->length, true, ids, err) == 0)
-        return 0;
-    for (size_t i = 0; i < n; i++)
-        if (messages[i].role_length == 4 && !memcmp(messages[i].role, "tool", 4))
-            return fail(err, "messages of the role \"tool\" are not supported with this chat template");
-    return -1;
-}
+/* Requests as they are read. */
+typedef struct {
+    Tokenizer *tokenizer;
+    Text line; /* what was read of the current one */
+    Text text; /* of the answer */
+    IdList ids;
+    bool failed;
+} Requests;
 
-static int answer_messages(Tokenizer *t, const JsonValue *request, const JsonValue *list, Text *text, IdList *ids,
-                           char err[512])
+/* Write the request's messages as the chat template has them, and encode that. Says so when it fails because of a
+ * tool's message. */
+static int answer_messages(Requests *r, const JsonValue *request, const JsonValue *list, char err[512])
 {
     const JsonValue *prompt = json_get(request, "add_generation_prompt"), *tools = json_get(request, "tools");
     bool add_prompt = false;
@@ -109,21 +97,28 @@ static int answer_messages(Tokenizer *t, const JsonValue *request, const JsonVal
     if (tools && tools->type != JSON_NULL && tools->length)
         return fail(err, "\"tools\" are not supported");
     Message *messages = xcalloc(list->length, sizeof *messages);
-    int status = read_messages(list, messages, err);
+    if (read_messages(list, messages, err) != 0) {
+        free(messages);
+        return -1;
+    }
+    int status = tokenizer_chat_text(r->tokenizer, messages, list->length, add_prompt, &r->text, err);
     if (status == 0)
-        status = encode_messages(t, messages, list->length, add_prompt, text, ids, err);
+        status =
+            tokenizer_encode(r->tokenizer, r->text.length ? r->text.bytes : "", r->text.length, true, &r->ids, err);
+    for (const JsonValue *v = list->child; v && status != 0; v = v->next)
+        if (json_string_is(json_get(v, "role"), "tool"))
+            fail(err, "messages of the role \"tool\" are not supported with this chat template");
     free(messages);
     return status;
 }
 
 /* Print the answer to one request. Return -1 and a sentence, and print nothing, when it has no answer. */
-static int answer(Tokenizer *t, const JsonValue *request, Text *out, IdList *ids, char err[512])
+static int answer(Requests *r, const JsonValue *request, char err[512])
 {
     const JsonValue *text = json_get(request, "text"), *list = json_get(request, "ids"),
-                    *messages = json_get(request, "messages");
-    const JsonValue *skip = json_get(request, "skip_special");
+                    *messages = json_get(request, "messages"), *skip = json_get(request, "skip_special");
     bool skip_special = false;
-    out->length = ids->count = 0;
+    r->text.length = r->ids.count = 0;
     if ((text ? 1 : 0) + (list ? 1 : 0) + (messages ? 1 : 0) != 1)
         return fail(err, "expected an object with one of \"text\", \"ids\" and \"messages\"");
     if (text && text->type != JSON_STRING)
@@ -132,37 +127,29 @@ static int answer(Tokenizer *t, const JsonValue *request, Text *out, IdList *ids
         return fail(err, "\"%s\" should be a list", list ? "ids" : "messages");
     if (skip && skip->type != JSON_NULL && json_bool(skip, &skip_special))
         return fail(err, "\"skip_special\" should be true or false");
-    if (text && tokenizer_encode(t, text->text, text->length, true, ids, err))
+    if (text && tokenizer_encode(r->tokenizer, text->text, text->length, true, &r->ids, err))
         return -1;
-    if (messages && answer_messages(t, request, messages, out, ids, err))
+    if (messages && answer_messages(r, request, messages, err))
         return -1;
-    if (list && read_ids(list, ids, err))
+    if (list && read_ids(list, &r->ids, err))
         return -1;
-    if (list && tokenizer_decode(t, ids->items, ids->count, skip_special, out))
+    if (list && tokenizer_decode(r->tokenizer, r->ids.items, r->ids.count, skip_special, &r->text))
         return fail(err, "out of memory");
     putchar('{');
     if (!text)
-        write_string("\"text\":", out->bytes, out->length);
+        write_string("\"text\":", r->text.bytes, r->text.length);
     if (!list)
-        write_ids(text ? "\"ids\":" : ",\"ids\":", ids->items, ids->count);
+        write_ids(text ? "\"ids\":" : ",\"ids\":", r->ids.items, r->ids.count);
     puts("}");
     return 0;
 }
-
-/* Requests as they are read. */
-typedef struct {
-    Tokenizer *tokenizer;
-    Text line, out; /* what was read of the current line; scratch */
-    IdList ids;     /* scratch */
-    bool failed;
-} Requests;
 
 static void answer_line(Requests *r)
 {
     char err[512];
     xappend(&r->line, "", 0);
     JsonValue *request = json_parse(r->line.bytes, r->line.length, err);
-    if (!request || answer(r->tokenizer, request, &r->out, &r->ids, err) != 0) {
+    if (!request || answer(r, request, err) != 0) {
         r->failed = true;
         write_name("{\"error\":", err);
         puts("}");
@@ -192,7 +179,7 @@ static int answer_lines(Tokenizer *t)
     if (r.line.length)
         answer_line(&r);
     id_list_free(&r.ids);
-    text_free(&r.out);
+    text_free(&r.text);
     text_free(&r.line);
     return r.failed ? EXIT_FAILED : EXIT_OK;
 }
@@ -226,10 +213,8 @@ int cmd_tokenize(int argc, char **argv)
     int code = EXIT_OK;
     if (lines)
         code = answer_lines(t);
-    else if (from.ids)
-        decode_ids(t, from.ids, skip_special);
     else
-        tokenize_text(t, &from.text);
+        tokenize_one(t, &from, skip_special);
     text_free(&from.text);
     tokenizer_close(t);
     return finish(code);
