@@ -50,8 +50,8 @@ static void on_bus_error(int signal_number)
     memcpy(sentence, before, sizeof before - 1);
     memcpy(sentence + sizeof before - 1, mapped_name, name);
     memcpy(sentence + sizeof before - 1 + name, after, sizeof after - 1);
-    if (write(STDERR_FILENO, sentence, length) < 0)
-        _exit(exit_failed);
+    ssize_t written = write(STDERR_FILENO, sentence, length);
+    (void)written; /* there is nobody else to tell */
     _exit(exit_failed);
 }
 

@@ -118,6 +118,12 @@ int weights_check(SafetensorsFile *st, const Config *c, char err[512])
 
 /* ---- what becomes of a matrix ------------------------------------------------------------------------------------ */
 
+const char *weights_mode_name(WeightMode mode)
+{
+    static const char *const names[] = {[MODE_F32] = "f32", [MODE_BF16] = "bf16", [MODE_Q8] = "q8", [MODE_Q4] = "q4"};
+    return names[mode];
+}
+
 WeightType weights_type(WeightMode mode, Dtype dtype, bool in_layer)
 {
     switch (mode) {
@@ -146,12 +152,12 @@ static bool is_view(WeightMode mode, Dtype dtype)
     return mode == MODE_BF16 && (dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32);
 }
 
-static uint64_t matrix_bytes(WeightType type, size_t rows, size_t cols)
+uint64_t weights_matrix_bytes(WeightType type, size_t rows, size_t cols)
 {
-    uint64_t bytes;
+    uint64_t bytes, size = type == WEIGHT_F32 ? 4 : 2;
     if (is_quantized(type))
         return cols % 32 ? UINT64_MAX : quantized_size(type, rows, cols);
-    if (__builtin_mul_overflow((uint64_t)rows, (uint64_t)cols, &bytes) || __builtin_mul_overflow(bytes, 4, &bytes))
+    if (__builtin_mul_overflow((uint64_t)rows, (uint64_t)cols, &bytes) || __builtin_mul_overflow(bytes, size, &bytes))
         return UINT64_MAX;
     return bytes;
 }
@@ -164,7 +170,7 @@ uint64_t weights_copy_bytes(const Config *c, WeightMode mode)
         Item item;
         describe_item(c, i, &item, name);
         WeightType type = item.cols ? weights_type(mode, DTYPE_BF16, item.in_layer) : WEIGHT_F32;
-        if (__builtin_add_overflow(total, matrix_bytes(type, item.rows, item.cols ? item.cols : 1), &total))
+        if (__builtin_add_overflow(total, weights_matrix_bytes(type, item.rows, item.cols ? item.cols : 1), &total))
             return UINT64_MAX;
     }
     return total;
@@ -187,7 +193,7 @@ static size_t stored_bytes(const Item *item, WeightMode mode)
 {
     if (!item->cols || is_view(mode, item->tensor.dtype))
         return 0;
-    return ((size_t)matrix_bytes(item->type, item->rows, item->cols) + 63) / 64 * 64;
+    return ((size_t)weights_matrix_bytes(item->type, item->rows, item->cols) + 63) / 64 * 64;
 }
 
 /* A vector goes to its row of a stacked array; the norm after the layers is an array of its own. */

@@ -8,11 +8,16 @@
  * the embedding and the head are Q8: what they lose counts more. */
 WeightType weights_type(WeightMode mode, Dtype dtype, bool in_layer);
 
+const char *weights_mode_name(WeightMode mode); /* "f32", as -w has it */
+
+/* Bytes of a matrix of a type. UINT64_MAX if its rows are not made of groups of 32, which Q8 and Q4 need, or if it is
+ * beyond 64 bits. */
+uint64_t weights_matrix_bytes(WeightType type, size_t rows, size_t cols);
+
 /* Is every tensor that config.json asks for there, in its shape? -1 and a sentence that names both shapes. */
 int weights_check(SafetensorsFile *st, const Config *c, char err[512]);
 
-/* Bytes of the copy that a mode makes of a model's weights. MODE_BF16 makes none: 0. UINT64_MAX if rows are not made of
- * groups of 32, which q8 and q4 need, or if it is beyond 64 bits. */
+/* Bytes of the copy that a mode makes of a model's weights; MODE_BF16 makes none: 0. UINT64_MAX as above. */
 uint64_t weights_copy_bytes(const Config *c, WeightMode mode);
 
 /* Check, then fill w (zeroed). MODE_F32 is safetensors_load_weights(); in the other modes matrices are views into st,

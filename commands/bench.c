@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/threads.h"
+#include "checkpoint/weights.h"
 #include "commands/options.h"
 #include "commands/output.h"
 #include "commands/session.h"
@@ -112,13 +113,13 @@ static void write_json(const Session *s, const Bench *b)
     write_number("},\"bandwidth_gb_s\":", b->bandwidth);
     write_number(",\"peak_rss_mb\":", peak_megabytes());
     printf(",\"weight_bytes\":%" PRIu64 ",\"rounds\":%zu,\"weights\":\"%s\",\"threads\":%d,\"isa\":\"%s\"}\n",
-           s->weight_bytes, b->rounds, weight_mode_name(s->model.weights.mode), threads_count(),
+           s->weight_bytes, b->rounds, weights_mode_name(s->model.weights.mode), threads_count(),
            cpu_level_name(cpu_level()));
 }
 
 static void print_table(const Session *s, const Bench *b)
 {
-    printf("weights      %s, %.1f MB a token; %d thread%s, %s\n", weight_mode_name(s->model.weights.mode),
+    printf("weights      %s, %.1f MB a token; %d thread%s, %s\n", weights_mode_name(s->model.weights.mode),
            (double)s->weight_bytes / 1e6, threads_count(), plural((uint64_t)threads_count()),
            cpu_level_name(cpu_level()));
     printf("load         %.0f ms; first token of a 4-token prompt after %.0f ms\n", 1e3 * s->load_seconds,

@@ -1,6 +1,7 @@
 /* run generate: continues a prompt, token by token. */
 #include "base/cpu.h"
 #include "base/threads.h"
+#include "checkpoint/weights.h"
 #include "commands/options.h"
 #include "commands/output.h"
 #include "commands/sampling.h"
@@ -174,7 +175,7 @@ static void print_statistics(const Session *s, const Generated *g, size_t n_prom
     if (!o->greedy)
         snprintf(seed, sizeof seed, "; seed %" PRIu64, o->seed);
     notice("%zu token%s%s; prompt %zu%s; load %.2f s; %s, %d thread%s, %s%s", g->ids.count, plural(g->ids.count), rate,
-           n_prompt, prompt, s->load_seconds, weight_mode_name(mode), threads_count(),
+           n_prompt, prompt, s->load_seconds, weights_mode_name(mode), threads_count(),
            plural((uint64_t)threads_count()), cpu_level_name(cpu_level()), seed);
     if (mode == MODE_F32 && s->holds_16_bits)
         notice("-w bf16 gives the same text about twice as fast");
@@ -196,7 +197,7 @@ static void write_json(const Session *s, const Generated *g, const IdList *promp
     write_number(",\"tok_s\":", r.rate);
     write_number(",\"gb_s\":", r.gb_s);
     write_number(",\"load_s\":", s->load_seconds);
-    printf(",\"weights\":\"%s\",\"threads\":%d,\"isa\":\"%s\"}}\n", weight_mode_name(s->model.weights.mode),
+    printf(",\"weights\":\"%s\",\"threads\":%d,\"isa\":\"%s\"}}\n", weights_mode_name(s->model.weights.mode),
            threads_count(), cpu_level_name(cpu_level()));
 }
 

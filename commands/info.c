@@ -305,7 +305,7 @@ static void print_memory(const Checkpoint *cp, const Config *c)
         printf("; %s free here", human_bytes(free_bytes, text));
     printf("\n%10s", "context");
     for (int mode = MODE_F32; mode <= MODE_Q4; mode++)
-        printf("%14s", weight_mode_name((WeightMode)mode));
+        printf("%14s", weights_mode_name((WeightMode)mode));
     for (size_t i = 0; i < n; i++) {
         printf("\n%10zu", rows[i]);
         for (int mode = MODE_F32; mode <= MODE_Q4; mode++) {
@@ -391,7 +391,7 @@ static void write_memory(const Checkpoint *cp, const Config *c)
         printf("%s{\"context\":%zu", i ? "," : "", rows[i]);
         for (int mode = MODE_F32; mode <= MODE_Q4; mode++) {
             uint64_t need = memory_needed(cp, c, (WeightMode)mode, rows[i]);
-            printf(",\"%s\":", weight_mode_name((WeightMode)mode));
+            printf(",\"%s\":", weights_mode_name((WeightMode)mode));
             if (need)
                 printf("%" PRIu64, need);
             else

@@ -66,18 +66,11 @@ static Tokenizer *finish_tokenizer(TokenizerLoad *load, bool needed)
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
-static const char *const mode_names[] = {[MODE_F32] = "f32", [MODE_BF16] = "bf16", [MODE_Q8] = "q8", [MODE_Q4] = "q4"};
-
-const char *weight_mode_name(WeightMode mode)
-{
-    return mode_names[mode];
-}
-
 static WeightMode wanted_mode(void)
 {
-    for (size_t i = 0; i < COUNT_OF(mode_names); i++)
-        if (!strcmp(common.weights, mode_names[i]))
-            return (WeightMode)i;
+    for (int mode = MODE_F32; mode <= MODE_Q4; mode++)
+        if (!strcmp(common.weights, weights_mode_name((WeightMode)mode)))
+            return (WeightMode)mode;
     usage_error("--weights: '%.100s' is not one of f32, bf16, q8 and q4", common.weights);
 }
 
@@ -90,26 +83,19 @@ static WeightMode fitting_mode(const Session *s, WeightMode mode)
     size_t block = MIN(common.block, c->max_positions);
     uint64_t need = weights_copy_bytes(c, mode), free_bytes = cpu_memory_available();
     char a[32], b[32];
+    if (need == UINT64_MAX) /* weights_load() will say why it cannot be */
+        return mode;
     if (need + run_state_bytes(c, block, block) < free_bytes)
         return mode;
     human_bytes(need, a);
     human_bytes(free_bytes, b);
     if (mode != MODE_F32)
         die(EXIT_FAILED, "the %s copy of the weights needs %s, but only %s of memory is free: -w bf16 needs no copy",
-            mode_names[mode], a, b);
+            weights_mode_name(mode), a, b);
     notice("the FP32 copy of the weights needs %s, but only %s of memory is free: using -w bf16, which gives the same "
            "text",
            a, b);
     return MODE_BF16;
-}
-
-static uint64_t matrix_bytes(const Matrix *m)
-{
-    if (m->type == WEIGHT_F32)
-        return 4 * (uint64_t)m->rows * m->cols;
-    if (m->type == WEIGHT_BF16 || m->type == WEIGHT_F16)
-        return 2 * (uint64_t)m->rows * m->cols;
-    return quantized_size(m->type, m->rows, m->cols);
 }
 
 /* The i-th of the matrices that one token reads, 7 in each layer and the head; NULL after the last. */
@@ -136,7 +122,7 @@ static void load_weights(Session *s, WeightMode mode)
     progress_end();
     const Matrix *m;
     for (size_t i = 0; (m = matrix_at(&s->model, i)); i++)
-        s->weight_bytes += matrix_bytes(m);
+        s->weight_bytes += weights_matrix_bytes(m->type, m->rows, m->cols);
     SafetensorsTensor embedding;
     s->holds_16_bits =
         !safetensors_find(st, "model.embed_tokens.weight", &embedding) && dtype_bits(embedding.dtype) == 16;
@@ -322,7 +308,7 @@ double session_read_bandwidth(const Session *s, uint64_t limit)
     const unsigned char **chunks = xcalloc(most, sizeof *chunks);
     const Matrix *m;
     for (size_t i = 0; n < most && (m = matrix_at(&s->model, i)); i++)
-        for (uint64_t at = 0; n < most && at + CHUNK <= matrix_bytes(m); at += CHUNK)
+        for (uint64_t at = 0; n < most && at + CHUNK <= weights_matrix_bytes(m->type, m->rows, m->cols); at += CHUNK)
             chunks[n++] = (const unsigned char *)m->data + at;
     double start = clock_seconds();
     threads_for(n, 1, read_chunks, chunks);

@@ -41,7 +41,6 @@ void session_show_prefill(void *context, size_t done, size_t total); /* an on_pr
 
 /* The default of --ctx: max_position_embeddings, times the factor of rope scaling. */
 size_t session_usual_context(const Config *c);
-const char *weight_mode_name(WeightMode mode); /* "f32" */
 
 /* Bytes of keys and values that one token at this position reads. */
 uint64_t session_cache_bytes(const Config *c, size_t position);
