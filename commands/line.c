@@ -77,7 +77,7 @@ static void give_terminal_back(void)
     handle_signals(SIG_DFL);
     pthread_sigmask(SIG_SETMASK, &mask_before, NULL);
     if (event)
-        raise(event); /* SIGTSTP: the process stops here until it is continued */
+        raise((int)event); /* SIGTSTP: the process stops here until it is continued */
 }
 
 /* ---- input ------------------------------------------------------------------------------------------------------- */
