@@ -216,7 +216,7 @@ static void walk_tensors(Checkpoint *c)
     }
     print_warnings(&c->st);
     print_summary(c);
-    print_map(c);
+    draw_map(c);
     write_file("", &c->st, NULL);
 }
 
