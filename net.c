@@ -117,7 +117,7 @@ static double yarn_dimension(const Config *c, double rotations)
 }
 
 /* YaRN: frequencies of dimensions below low stay as they are, those above high are divided by factor, and in between
- * the one passes over into the other along a ramp. */
+ * the two are blended along a linear ramp. */
 static void yarn_ramp(const Config *c, double *low, double *high)
 {
     *low = yarn_dimension(c, c->rope.beta_fast);
@@ -149,7 +149,7 @@ void rope_frequencies(const Config *c, float *inv_freq, float *scale)
     *scale = c->rope_type == ROPE_YARN ? (float)c->rope.attention_factor : 1;
 }
 
-/* Fill s->cosine and s->sine [n][half] for the positions from s->pos on: the angle of pair i is position * inv_freq[i]. */
+/* Fill s->cosine and s->sine [n][half] for the positions from s->pos on: pair i turns by position * inv_freq[i]. */
 static void rope_angles(RunState *s, size_t half, size_t n)
 {
     for (size_t t = 0; t < n; t++)
@@ -232,7 +232,7 @@ int run_state_reserve(RunState *s, size_t positions, char err[512])
         float *memory = buffer(s->block_floats, s->n_layers);
         if (!memory)
             return fail(err, "out of memory for the cache of %zu positions", (s->kv_blocks + 1) * ATTENTION_BLOCK);
-        if (s->kv_blocks > 0) /* a long context is read faster from huge pages; a short one would wait for their zeroing */
+        if (s->kv_blocks > 0) /* long contexts are read faster from huge pages; short ones would wait for zeroing */
             memory_want_huge_pages(memory, s->block_floats * s->n_layers * sizeof *memory);
         for (size_t l = 0; l < s->n_layers; l++)
             s->kv[l * per_layer + s->kv_blocks] = memory + l * s->block_floats;
@@ -299,7 +299,7 @@ static void swiglu_tokens(void *context, size_t begin, size_t end, int thread)
     swiglu(p->s->gate + begin * hidden, p->s->up + begin * hidden, (end - begin) * hidden);
 }
 
-/* Show the last token's values to whoever watches. */
+/* Pass the last token's values to the observer, if there is one. */
 static void observe(const RunState *s, int layer, const char *step, const float *values, size_t n, size_t last)
 {
     if (s->observe)
@@ -308,7 +308,8 @@ static void observe(const RunState *s, int layer, const char *step, const float 
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-/* A thread takes so many tokens at a time: few enough that all threads get some, enough that they don't queue. */
+/* Tokens that a thread takes at a time: few enough that every thread gets some, enough that taking them costs little.
+ * */
 #define TOKENS_AT_A_TIME 4
 
 /* Row r of the head scores token r. With tie_word_embeddings the head is the embedding itself: w->head and w->embedding
@@ -352,7 +353,7 @@ const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
         observe(s, layer, "self_attn.k_proj", s->k, c->kv_dim, last);
         observe(s, layer, "self_attn.v_proj", s->v, c->kv_dim, last);
 
-        /* each position turns its queries and keys; keys and values go into the cache */
+        /* rotate queries and keys by their positions; store keys and values in the cache */
         step.blocks = s->kv + l * cache_blocks(s->ctx);
         threads_for(n, TOKENS_AT_A_TIME, rotate_and_store_tokens, &step);
 

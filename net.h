@@ -19,7 +19,7 @@ typedef struct {
     double rope_theta;
     RopeType rope_type;
     struct {
-        double factor, original_positions, beta_fast, beta_slow, attention_factor; /* attention_factor 0: from factor */
+        double factor, original_positions, beta_fast, beta_slow, attention_factor; /* the last: on cosine and sine */
         bool truncate;
     } rope;
     size_t sliding_window;  /* 0: none */
@@ -53,16 +53,16 @@ typedef struct {
     Matrix embedding, head;   /* what forward() reads: views into the arrays above, into the mapped file, */
     Matrix *q, *k, *v, *o;    /* or into storage; [layer] each */
     Matrix *gate, *up, *down; /* [layer] */
-    void *storage;            /* of quantized matrices, and of those that are not viewed where they lie */
+    void *storage;            /* owned: quantized matrices, and those that cannot be viewed in the file */
     WeightMode mode;
 } TransformerWeights;
 
 /* Room in w (zeroed) for norms and biases stacked by layer, for the views, and with `arrays` for the seven projections
  * as float32. The embedding, the last norm and the head come from elsewhere. -1: out of memory. */
 int weights_allocate(TransformerWeights *w, const Config *c, bool arrays);
-/* Set the views of weights that are all there as float32. */
+/* Point the views at the float32 arrays, which must all be filled. */
 void weights_view_arrays(TransformerWeights *w, const Config *c);
-void weights_free(TransformerWeights *w); /* everything; also what was filled only in part */
+void weights_free(TransformerWeights *w); /* everything; also after a load that failed half-way */
 
 typedef struct {
     Config config;
@@ -77,9 +77,9 @@ typedef void Observer(void *context, int layer, const char *step, const float *v
 
 /* Everything that running one sequence needs besides the weights. */
 typedef struct {
-    size_t pos;    /* positions in the cache: the next token gets this one */
-    size_t ctx;    /* at most so many positions */
-    size_t block;  /* at most so many tokens in one forward() */
+    size_t pos;    /* positions in the cache, and the position of the next token */
+    size_t ctx;    /* most positions */
+    size_t block;  /* most tokens in one forward() */
     float *x;      /* [block][dim], the residual stream */
     float *xb;     /* [block][dim], x normalised: the input of the projections */
     float *q;      /* [block][q_dim] */
@@ -100,15 +100,15 @@ typedef struct {
     void *observe_context;
 } RunState;
 
-/* Allocate buffers for blocks of up to `block` tokens and up to ctx positions; the cache is still empty. Start the pool of
- * threads first. */
+/* Allocate buffers for blocks of up to `block` tokens and up to ctx positions; the cache is still empty. Start the pool
+ * of threads first. */
 int run_state_init(RunState *s, const Config *c, size_t ctx, size_t block, bool all_logits, char err[512]);
 void run_state_free(RunState *s);
 /* Make room in the cache for `positions` (<= ctx) of them. What is in the cache is not moved. */
 int run_state_reserve(RunState *s, size_t positions, char err[512]);
 /* Forget the positions from pos on. */
 void run_state_rewind(RunState *s, size_t pos);
-/* What a state takes with a full cache, in bytes. */
+/* Bytes that a state takes once its cache is full, without the workspace. */
 size_t run_state_bytes(const Config *c, size_t ctx, size_t block);
 
 /* Run tokens[0..n) (1 <= n <= s->block, ids below vocab_size, room reserved) through the network and advance s->pos
@@ -116,7 +116,7 @@ size_t run_state_bytes(const Config *c, size_t ctx, size_t block);
  * allocated. */
 const float *forward(Model *m, RunState *s, const int *tokens, int n);
 
-/* Logits [vocab] that the head gives for a residual vector x [dim]: final norm, then the head. */
+/* Logits [vocab] that the head gives for a residual vector x [dim]: final norm, then the head. Overwrites s->xb. */
 void net_head(const Model *m, RunState *s, const float *x, float *logits);
 
 /* inv_freq [head_dim / 2] and the factor on cosine and sine, by the rope type. */

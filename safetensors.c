@@ -150,8 +150,8 @@ static int read_header(SafetensorsFile *st)
 
 /* ---- the header's entries ---------------------------------------------------------------------------------------- */
 
-/* The table of names: open addressing, at most half full, seeded by its own address. Return the slot that has the name's
- * index, or the empty slot where it would go. */
+/* The table of names: open addressing, at most half full, seeded by its own address. Return the slot that has the
+ * name's index, or the empty slot where it would go. */
 static uint32_t *lookup_slot(const SafetensorsFile *st, const char *name, size_t length)
 {
     for (size_t i = (size_t)hash_bytes(name, length, (uintptr_t)st->lookup);; i++) {
@@ -258,7 +258,7 @@ static int read_entry(SafetensorsFile *st, const JsonValue *entry, uint64_t *sha
         return -1;
     t->rank = values[1]->length;
     t->offset = offsets[0];
-    t->length = offsets[1] - offsets[0]; /* wraps when they are reversed, which check_tensor() sees */
+    t->length = offsets[1] - offsets[0]; /* wraps if they are reversed; check_tensor() notices */
     return 0;
 }
 
@@ -296,16 +296,16 @@ static int read_entries(SafetensorsFile *st)
         if (read_entry(st, v, shape, &t) != 0)
             return -1;
         shape += t.rank;
-        if (add_tensor(st, &t) && !st->repeated_names)
-            st->repeated_names = v;
+        if (add_tensor(st, &t) && !st->repeated_name)
+            st->repeated_name = v;
     }
     return 0;
 }
 
 /* ---- do the tensors cover the data? ------------------------------------------------------------------------------ */
 
-/* Count the elements: the product of the shape, 1 for a scalar. data_offsets must be exactly as far apart as so many
- * elements of this dtype need. */
+/* Compute the number of elements (the product of the shape; 1 for a scalar), and check that data_offsets span exactly
+ * the bytes that they need. */
 static int check_tensor(SafetensorsFile *st, SafetensorsTensor *t)
 {
     uint64_t end = t->offset + t->length, bits;
@@ -316,7 +316,7 @@ static int check_tensor(SafetensorsFile *st, SafetensorsTensor *t)
         return fail_file(st, t, "data_offsets [%" PRIu64 ", %" PRIu64 ") end before they begin", t->offset, end);
     bool overflow = false;
     t->elements = 1;
-    for (size_t i = 0; i < t->rank && !overflow; i++) /* in this order: [0,2^63,2] fits, [2^63,2,0] does not */
+    for (size_t i = 0; i < t->rank && !overflow; i++) /* in order: [0,2^63,2] fits, [2^63,2,0] does not */
         overflow = __builtin_mul_overflow(t->elements, t->shape[i], &t->elements);
     if (overflow || __builtin_mul_overflow(t->elements, (uint64_t)dtype_bits(t->dtype), &bits))
         return fail_file(st, t, "the size of %s %s does not fit 64 bits", dtype, shape);
@@ -358,7 +358,7 @@ static void sort_tensors(SafetensorsFile *st)
  * with the file. So no byte belongs to two tensors, and none can hide between them. */
 static int check_cover(SafetensorsFile *st)
 {
-    const char *again = st->repeated_names ? " (a name is there twice: its last entry counts)" : "";
+    const char *again = st->repeated_name ? " (a name is there twice: its last entry counts)" : "";
     uint64_t end = 0;
     sort_tensors(st);
     for (size_t i = 0; i < st->n_tensors; i++) {
@@ -412,7 +412,7 @@ void safetensors_close(SafetensorsFile *st)
     free(st->header_json);
     if (st->mapped)
         munmap(st->mapped, st->mapped_size);
-    if (st->path && st->fd >= 0) /* in a zeroed struct 0 is not an open file */
+    if (st->path && st->fd >= 0) /* a zeroed struct has fd 0 but opened nothing */
         close(st->fd);
     free(st->path);
     SafetensorsFile empty = {.fd = -1,
@@ -479,14 +479,14 @@ typedef struct {
     float *dst;
 } Reading;
 
-/* Give back the memory of a tensor that was read; it stays in the system's cache of the file. */
-static void release(const SafetensorsTensor *tensor)
+/* Release the pages of a tensor that was read; they stay in the page cache. */
+static void release_pages(const SafetensorsTensor *tensor)
 {
     if (!tensor->file->read_into_memory)
         file_release_pages(safetensors_data(tensor), (size_t)tensor->length);
 }
 
-/* A chunk of a tensor is like a tensor, only shorter. */
+/* Convert elements [begin, end), described as a shorter tensor. */
 static void read_chunk(void *context, size_t begin, size_t end, int thread)
 {
     const Reading *r = context;
@@ -499,7 +499,8 @@ static void read_chunk(void *context, size_t begin, size_t end, int thread)
     read_floats(r->st, &chunk, r->dst + begin);
 }
 
-/* A long tensor: the threads share its chunks. An empty chunk goes first, which fails if the dtype cannot be read. */
+/* A long tensor: the threads convert its chunks. An empty chunk is converted first, so that an unsupported dtype fails
+ * here. */
 static int read_chunks(SafetensorsFile *st, const SafetensorsTensor *tensor, float *dst)
 {
     Reading reading = {st, tensor, dst};
@@ -508,13 +509,13 @@ static int read_chunks(SafetensorsFile *st, const SafetensorsTensor *tensor, flo
     if (read_floats(st, &empty, dst) != 0)
         return -1;
     threads_for((size_t)tensor->elements, CHUNK, read_chunk, &reading);
-    release(tensor); /* and the pages that two chunks share */
+    release_pages(tensor); /* also the pages at the ends of chunks, which no chunk could release */
     return 0;
 }
 
-/* Convert all of a tensor to float32 at dst [elements], from whatever dtype it has. This is the only place that knows
- * how: a dtype that is added here works everywhere. Pages of the mapping are given back once they were read, so that a
- * model never takes more memory than its copy and little more. */
+/* Convert a whole tensor to float32 at dst [elements], from whatever dtype it has. All weights that become float32 pass
+ * here: a dtype that is added here works in every mode. The pages of the mapping that were read are released, so that
+ * loading never takes much more memory than the float32 copy. */
 static int read_floats(SafetensorsFile *st, const SafetensorsTensor *tensor, float *dst)
 {
     const unsigned char *src = safetensors_data(tensor);
@@ -530,7 +531,7 @@ static int read_floats(SafetensorsFile *st, const SafetensorsTensor *tensor, flo
             memcpy(&dst[i], &bits, sizeof bits);
         }
         break;
-    case DTYPE_F16: /* subnormals, infinities and NaN have cases of their own: kernels/vector.c */
+    case DTYPE_F16: /* f16_to_f32() in kernels/internal.h: subnormals, infinities, NaN */
         convert_f16(dst, src, n);
         break;
     case DTYPE_F32:
@@ -547,11 +548,11 @@ static int read_floats(SafetensorsFile *st, const SafetensorsTensor *tensor, flo
         return fail_file(st, tensor, "is %s; only BF16, F16, F32 and F64 can be computed with",
                          dtype_name(tensor->dtype));
     }
-    release(tensor);
+    release_pages(tensor);
     return 0;
 }
 
-static void tell_progress(const SafetensorsFile *st, const SafetensorsTensor *tensor)
+static void report_progress(const SafetensorsFile *st, const SafetensorsTensor *tensor)
 {
     if (st->progress)
         st->progress(st->progress_context, tensor->length);
@@ -571,7 +572,7 @@ float *safetensors_load_float(SafetensorsFile *st, const char *name)
         free(out);
         return NULL;
     }
-    tell_progress(st, &t);
+    report_progress(st, &t);
     return out;
 }
 
@@ -598,7 +599,7 @@ static int load_layered(SafetensorsFile *st, float *dst, const char *suffix, int
         LAYER_NAME(name, sizeof(name), l, suffix); /* "model.layers.{l}.{suffix}" */
         if (find_sized(st, name, each_floats, &t) != 0 || read_floats(st, &t, dst + (size_t)l * each_floats) != 0)
             return -1;
-        tell_progress(st, &t);
+        report_progress(st, &t);
     }
     return 0;
 }

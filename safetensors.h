@@ -49,7 +49,7 @@ typedef enum {
 #define SAFETENSORS_MAX_HEADER 100000000 /* bytes: the reference library's limit */
 
 const char *dtype_name(Dtype dtype); /* as in the file: "BF16" */
-size_t dtype_bits(Dtype dtype);      /* bits of one element; 4 and 6 are below a byte */
+size_t dtype_bits(Dtype dtype);      /* bits of one element: 4 or 6 in types smaller than a byte */
 int dtype_parse(const char *text, size_t length, Dtype *dtype);
 
 typedef struct SafetensorsFile SafetensorsFile;
@@ -80,15 +80,14 @@ struct SafetensorsFile {
     size_t n_tensors;
     uint32_t *lookup;   /* hash table: 1 + index into tensors, 0 is empty */
     size_t lookup_size; /* a power of two */
-    uint64_t *shapes;   /* what the tensors' shape pointers point into */
+    uint64_t *shapes;   /* storage for all shapes */
 
     SafetensorsFile *shards; /* sharded checkpoint: its files, opened by checkpoint/; this struct then has no data */
     size_t n_shards;
 
     int fd;                          /* of the open file, for reading without mapping; -1 when closed */
     bool read_into_memory;           /* --no-mmap: set before opening */
-    const JsonValue *repeated_names; /* the first entry whose name was there before, or NULL. Accepted: the last entry of
-                                        a name counts; worth a warning */
+    const JsonValue *repeated_name;  /* the first entry whose name was there before, or NULL: worth a warning */
     FileProgress *progress;          /* told of bytes while they are read and converted, by one thread; or NULL */
     void *progress_context;
     bool truncated; /* opening failed because bytes are missing at the end: a download that was cut short */
@@ -106,18 +105,19 @@ void safetensors_close(SafetensorsFile *st); /* also after a failed open, and of
 /* Give st, which has shards but no data, the list and look-up of all their tensors. -1 if a name is in two shards. */
 int safetensors_join_shards(SafetensorsFile *st);
 
-/* Look a tensor up by name in the file, or in all shards: O(1). -1 and st->error if there is none. _n: with NUL. */
+/* Look a tensor up by name in the file, or in all shards: O(1). -1 and st->error if there is none.
+ * safetensors_find_n() is for names that may hold NUL. */
 int safetensors_find(SafetensorsFile *st, const char *name, SafetensorsTensor *tensor);
 int safetensors_find_n(SafetensorsFile *st, const char *name, size_t name_length, SafetensorsTensor *tensor);
 const unsigned char *safetensors_data(const SafetensorsTensor *tensor); /* its first byte, at any alignment */
 
-/* The whole tensor as fresh float32 (to be freed): BF16, F16, F32, F64 (rounded). Other types are refused by name. The
- * pages of the mapping that were read are given back. */
+/* The whole tensor as newly allocated float32, which the caller frees. BF16, F16, F32 and F64 (rounded) can be read;
+ * for another dtype st->error names it. The pages of the mapping that were read are given back. */
 float *safetensors_load_float(SafetensorsFile *st, const char *name);
 
-/* The default mode, f32: fill w (zeroed) with all weights as float32, stacked by layer, and set its views. Every tensor
- * must have as many numbers as cfg asks for; checkpoint/weights.h compares their shapes, and has the other modes.
- * Free w with weights_free(). */
+/* The default mode, f32: fill w (zeroed) with all weights as float32, stacked by layer, and point its views at them.
+ * Every tensor must have as many numbers as cfg asks for; checkpoint/weights.h compares their shapes, and has the other
+ * modes. Free w with weights_free(). */
 int safetensors_load_weights(SafetensorsFile *st, const Config *cfg, TransformerWeights *w);
 
 #endif

@@ -408,7 +408,7 @@ int cpu_threads_usable(void)
     return least_count(logical, group_limit("cpu", processors_granted));
 }
 
-/* The bytes that a resource limit leaves when so many pages are used. */
+/* The bytes that a resource limit leaves when this many pages are used. */
 static uint64_t below_limit(const struct rlimit *limit, uint64_t used_pages)
 {
     uint64_t most = (uint64_t)limit->rlim_cur, used = used_pages * (uint64_t)sysconf(_SC_PAGESIZE);

@@ -78,7 +78,7 @@ typedef struct {
 } NewFile;
 int new_file_open(NewFile *f, const char *path, char err[512]);
 int new_file_finish(NewFile *f, char err[512]); /* bring all of it to disk, still under the name .part */
-void new_file_close(NewFile *f); /* give the lock back before the end, where the lock of one file guards many */
+void new_file_close(NewFile *f); /* release the lock early, where the lock of another file guards this one, too */
 /* Give n finished files their names, in order, and bring the names to disk. After a failure the names that were free
  * before are free again. */
 int new_files_publish(NewFile *files, size_t n, char err[512]);
@@ -90,11 +90,12 @@ void new_file_end(NewFile *f); /* remove the file unless it was published, and f
  * with errno. */
 void *file_map_copy(int fd, size_t size, FileProgress *progress, void *context);
 
-/* All of the mapping will be read. Where the system's cache does not hold the file yet, it then holds it in pieces of
- * 2 MiB: this start and all later ones need 500 entries of the page table where it would be 250,000. */
+/* Tell the kernel that the whole mapping will be read. It then reads the file into huge pages of the page cache, if it
+ * is not there yet: about 500 entries of the page table for a GB, where it would be 250,000, now and at each later
+ * start. */
 void file_expect_all(void *mapped, size_t size);
-/* Give back the memory of the whole pages in [begin, begin + length) of a mapping. They stay in the system's cache of
- * the file and return from there when touched. The page at either end is left: another thread may be reading it. */
+/* Give back the memory of the whole pages in [begin, begin + length) of a mapping. They stay in the page cache
+ * and return from there when touched. The page at either end is left: another thread may be reading it. */
 void file_release_pages(const void *begin, size_t length);
 
 #endif

@@ -1,6 +1,5 @@
-/* config.json -> Config. What forward() does not compute is refused by name: other architectures, quantized checkpoints,
- * rope types but linear and YaRN.
- */
+/* config.json -> Config. What forward() does not compute is refused by name: other architectures, quantized
+ * checkpoints, rope types other than default, linear and YaRN. */
 #include "checkpoint/config.h"
 
 #include <stdlib.h>

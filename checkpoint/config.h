@@ -1,6 +1,6 @@
 /* config.json, which decides every size of a model. */
-#ifndef CONFIG_H
-#define CONFIG_H
+#ifndef CHECKPOINT_CONFIG_H
+#define CHECKPOINT_CONFIG_H
 
 #include "net.h"
 

@@ -23,7 +23,7 @@
 #include "base/file.h"
 #include "checkpoint/journal.h"
 
-#define GAP 16 /* so many equal bytes between two changes cost less than another record */
+#define GAP 16 /* up to this many equal bytes between two changes cost less than another record */
 
 struct EditFile {
     const SafetensorsFile *st;
@@ -333,7 +333,7 @@ static int change_files(EditFile *files, size_t n, char err[512])
     return 0;
 }
 
-/* Continue the sentence in err, which tells why a step failed, with what became of its files. */
+/* Restore the files after a step that failed, and append to the sentence in err how that went. */
 static void roll_back(EditFile *files, size_t n, char err[512])
 {
     char unused[512];
@@ -341,8 +341,8 @@ static void roll_back(EditFile *files, size_t n, char err[512])
     if (restore(files, n, unused) == 0)
         snprintf(err + used, 512 - used, "; the old bytes are back in place");
     else
-        snprintf(err + used, 512 - used, "; %.150s keeps the old bytes: `run edit --undo` puts them back",
-                 files[0].journal.path);
+        snprintf(err + used, 512 - used, "; %.150s keeps the old bytes: run edit %.150s --undo restores them",
+                 files[0].journal.path, files[0].path);
 }
 
 int edit_commit(Edit *e, char err[512])

@@ -47,7 +47,7 @@ typedef struct {
 int journal_init(Journal *j, const char *file, char err[512]);
 void journal_end(Journal *j); /* remove a journal that was not published; safe on a zeroed struct */
 
-/* Give an earlier journal its name back, which an edit that was cut off had put aside. The file must be locked. */
+/* Rename FILE.undo.old back to FILE.undo if an interrupted edit left it there. The file must be locked. */
 int journal_tidy(const Journal *j, char err[512]);
 /* Read the head. Returns 1 if there is no journal, -1 if the file is something else or its head is damaged. */
 int journal_read_head(Journal *j, char err[512]);

@@ -43,7 +43,7 @@ static char *program_folder(void)
     return folder;
 }
 
-const char *locate_fetch(void)
+const char *locate_download_command(void)
 {
     char *folder = program_folder();
     bool installed = folder && !file_exists("download.sh") && file_exists_in(folder, "run-download");
@@ -131,12 +131,12 @@ static char *find_in_cache(const char *id, char err[512])
     path_printable(id, name);
     if (there && !path)
         fail(err, "%s: the Hugging Face cache has no snapshot of it for refs/main (%s); %s %s fetches it", name,
-             path_printable(repository, shown), locate_fetch(), name);
+             path_printable(repository, shown), locate_download_command(), name);
     else if (!there && cache && strchr(id, '/'))
         fail(err, "%s: no such file or folder, and not in the Hugging Face cache (%s); %s %s fetches it", name,
-             path_printable(cache, shown), locate_fetch(), name);
+             path_printable(cache, shown), locate_download_command(), name);
     else if (!there) /* without a slash it is more likely meant as a file's name than as a model's */
-        fail(err, "%s: no such file or folder; %s fetches a model", name, locate_fetch());
+        fail(err, "%s: no such file or folder; %s fetches a model", name, locate_download_command());
     free(repository);
     free(cache);
     return path;
@@ -150,7 +150,8 @@ char *locate_model(const char *model, char err[512])
     if (errno == ENOENT && is_hub_id(model))
         return find_in_cache(model, err);
     if (errno == ENOENT)
-        fail(err, "%s: %s; %s fetches a model", path_printable(model, shown), strerror(ENOENT), locate_fetch());
+        fail(err, "%s: %s; %s fetches a model", path_printable(model, shown), strerror(ENOENT),
+             locate_download_command());
     else
         fail(err, "%s: %s", path_printable(model, shown), strerror(errno));
     return NULL;
@@ -189,7 +190,7 @@ char *locate_default(bool *is_demo, char err[512])
         fail(err,
              "there is no " WEIGHTS_NAME " here, and no demo model beside the program; "
              "%s fetches Qwen2.5-0.5B-Instruct",
-             locate_fetch());
+             locate_download_command());
     free(folder);
     return found;
 }

@@ -1,11 +1,11 @@
-/* Loading weights in the modes that keep no FP32 copy, and checking their shapes in all.
+/* Loading weights in the modes that keep no FP32 copy, and checking their shapes in every mode.
  *
  * safetensors_load_weights() is the plain way: every tensor by its name into an array of floats. Here the same names
  * stand in a table, with the shapes that config.json asks for:
  *
  *     norms and biases    float32 in every mode, stacked by layer
  *     matrices, bf16      stay in the mapping, in the file's own type: BF16, F16, F32. Others become float32
- *     matrices, q8, q4    quantized: all behind one another in w->storage
+ *     matrices, q8, q4    quantized, one after another in w->storage
  *
  * Files are read from their beginning to their end, which is how a disk reads them fastest.
  */
@@ -21,10 +21,10 @@
 
 #define SIZE(field) offsetof(Config, field)
 #define PLACE(field) offsetof(TransformerWeights, field)
-#define VECTOR SIZE_MAX /* instead of cols */
+#define VECTOR SIZE_MAX /* in cols: the tensor is a vector */
 
-/* A tensor's name, its shape as sizes of Config, and its place in TransformerWeights: of a vector the array, of a matrix
- * the view. */
+/* A tensor's name, its shape as sizes of Config, and its place in TransformerWeights: of a vector the array, of a
+ * matrix the view. */
 typedef struct {
     const char *name;
     size_t rows, cols, place;
@@ -73,7 +73,7 @@ static size_t count_items(const Config *c)
     return c->n_layers * COUNT_OF(layer_rows) + COUNT_OF(outer_rows) - (c->tie_word_embeddings ? 1 : 0);
 }
 
-/* Item i of count_items(), but for its tensor; its name. */
+/* Describe item i of count_items(), all but its tensor, and write its name. */
 static void describe_item(const Config *c, size_t i, Item *item, char name[128])
 {
     size_t in_layers = c->n_layers * COUNT_OF(layer_rows);
@@ -228,7 +228,7 @@ static int load_matrix(SafetensorsFile *st, const Item *item, const char *name, 
     if (!is_quantized(item->type))
         memcpy(to, from.data, item->rows * item->cols * sizeof *values);
     else if (quantize_matrix(view, to, &from, &bad_row) != 0)
-        status = fail(err, "%s: tensor \"%s\": row %zu has a NaN or an infinity, which q8 and q4 can't hold",
+        status = fail(err, "%s: tensor \"%s\": row %zu has a NaN or an infinity, which q8 and q4 cannot hold",
                       t->file->path, name, bad_row);
     free(values);
     if (!t->file->read_into_memory)
@@ -253,7 +253,8 @@ static int load_item(SafetensorsFile *st, TransformerWeights *w, const Item *ite
 }
 
 /* The items in the order of the files, and how much storage they need. */
-static int list_items(SafetensorsFile *st, const Config *c, WeightMode mode, Item *items, size_t *storage, char err[512])
+static int list_items(SafetensorsFile *st, const Config *c, WeightMode mode, Item *items, size_t *storage,
+                      char err[512])
 {
     size_t n = count_items(c);
     *storage = 0;
@@ -265,7 +266,7 @@ static int list_items(SafetensorsFile *st, const Config *c, WeightMode mode, Ite
         if (item->cols % 32 && is_quantized(item->type))
             return fail(err, "%s: tensor \"%.*s\": has rows of %zu numbers; q8 and q4 need a multiple of 32",
                         item->tensor.file->path, (int)item->tensor.name_length, item->tensor.name, item->cols);
-        *storage += stored_bytes(item, mode); /* no overflow: the files fit the address space, a number at most doubles */
+        *storage += stored_bytes(item, mode); /* cannot overflow: the files fit the address space */
     }
     qsort(items, n, sizeof *items, compare_items);
     return 0;

@@ -1,11 +1,11 @@
 /* A model's weights, from its files into TransformerWeights, in every mode. */
-#ifndef WEIGHTS_H
-#define WEIGHTS_H
+#ifndef CHECKPOINT_WEIGHTS_H
+#define CHECKPOINT_WEIGHTS_H
 
 #include "safetensors.h"
 
-/* What a matrix becomes in a mode. MODE_BF16 keeps the type that it has in the file, if a Matrix can have it. In MODE_Q4
- * the embedding and the head are Q8: what they lose counts more. */
+/* What a matrix becomes in a mode. MODE_BF16 keeps the type that it has in the file, if a Matrix can have it. In
+ * MODE_Q4 the embedding and the head are Q8: rounding costs more there. */
 WeightType weights_type(WeightMode mode, Dtype dtype, bool in_layer);
 
 const char *weights_mode_name(WeightMode mode); /* "f32", as -w has it */
@@ -14,7 +14,8 @@ const char *weights_mode_name(WeightMode mode); /* "f32", as -w has it */
  * beyond 64 bits. */
 uint64_t weights_matrix_bytes(WeightType type, size_t rows, size_t cols);
 
-/* Is every tensor that config.json asks for there, in its shape? -1 and a sentence that names both shapes. */
+/* Check that every tensor that config.json asks for is there, in its shape. Return -1 and a sentence that names both
+ * shapes otherwise. */
 int weights_check(SafetensorsFile *st, const Config *c, char err[512]);
 
 /* Bytes of the copy that a mode makes of a model's weights; MODE_BF16 makes none: 0. UINT64_MAX as above. */

@@ -163,7 +163,7 @@ static int write_file(NewFile *f, const char *path, const WriterContent *c, cons
     SafetensorsFile st = {0}; /* what does the reader think of it? */
     if (safetensors_open(f->part, &st) != 0)
         return fail(err, "%s", st.error);
-    bool complete = st.n_tensors == c->n && !st.repeated_names;
+    bool complete = st.n_tensors == c->n && !st.repeated_name;
     safetensors_close(&st);
     return complete ? 0 : fail(err, "%s: a name would be there twice", path);
 }

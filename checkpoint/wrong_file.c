@@ -108,12 +108,13 @@ int wrong_file_explain(const SafetensorsFile *st, const char *path, char err[512
             is = describe(bytes, (size_t)n, size);
         }
     } else if (file_exists(path) && stat(path, &info) != 0) {
-        return fail(err, "%s is a link to a file that is not there; %s fetches it", shown, locate_fetch());
+        return fail(err, "%s is a link to a file that is not there; %s fetches it", shown, locate_download_command());
     }
     if (!is.what)
-        return fail(err, "%.400s%s%s%s", st->error, st->truncated ? "; " : "", st->truncated ? locate_fetch() : "",
+        return fail(err, "%.400s%s%s%s", st->error, st->truncated ? "; " : "",
+                    st->truncated ? locate_download_command() : "",
                     st->truncated ? " mends a download that was cut short" : "");
-    int length = snprintf(err, 512, "%s is %s%s%s", shown, is.what, is.then ? locate_fetch() : "",
+    int length = snprintf(err, 512, "%s is %s%s%s", shown, is.what, is.then ? locate_download_command() : "",
                           is.then ? is.then : "");
     uint64_t real_size = is.what == git_lfs_pointer ? pointer_size((const char *)bytes) : 0;
     if (real_size > 0)
@@ -154,10 +155,10 @@ int wrong_file_explain_folder(const char *folder, char err[512])
     closedir(dir);
     if (!*name)
         return fail(err, "%s has neither " WEIGHTS_NAME " nor " WEIGHTS_INDEX_NAME "; %s fetches a model", shown,
-                    locate_fetch());
+                    locate_download_command());
     Description is = others[best].description;
     if (text_ends_with(name, ".safetensors") && strstr(name, "-of-")) /* model-00001-of-00002.safetensors */
         is = (Description){"a shard, whose index is missing: ", " fetches it"};
     return fail(err, "%s has no " WEIGHTS_NAME ", but %s: %s%s%s", shown, path_printable(name, other), is.what,
-                is.then ? locate_fetch() : "", is.then ? is.then : "");
+                is.then ? locate_download_command() : "", is.then ? is.then : "");
 }

@@ -22,7 +22,7 @@
 
 typedef struct {
     Session session;
-    Choosing how; /* its seed is the next answer's */
+    SamplingSettings how; /* its seed is the next answer's */
     Sampler sampler;
     size_t max_tokens;   /* of an answer */
     size_t block;        /* most tokens of a block of the prompt: --block */
@@ -592,7 +592,7 @@ int cmd_chat(int argc, char **argv)
     use_system(&c, system);
     c.block = c.session.state.block;
     c.session.state.block = MIN(c.block, FIRST_BLOCK);
-    c.how = sampling_choose(&c.session, &a, true);
+    c.how = sampling_settings(&c.session, &a, true);
     c.sampler = sampling_open(&c.session, &c.how.sampling);
     if (c.terminal)
         notice("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves");

@@ -110,7 +110,7 @@ static void print_ids(const IdList *prompt, const IdList *ids, bool echo)
 
 #define WHERE 64 /* bytes of the name of a step; "": none was found yet */
 
-static void look_for_infinity(void *context, int layer, const char *step, const float *values, size_t n)
+static void look_for_nonfinite(void *context, int layer, const char *step, const float *values, size_t n)
 {
     char *where = context;
     for (size_t i = 0; i < n && !*where; i++)
@@ -122,17 +122,17 @@ static void look_for_infinity(void *context, int layer, const char *step, const 
 
 /* generate() failed with err: say at which position, and after running the last token again, which step was the first
  * to make NaN or infinity of its numbers. */
-static _Noreturn void die_of_numbers(Session *s, const Generated *g, const IdList *prompt, const char *err)
+static _Noreturn void die_not_finite(Session *s, const Generated *g, const IdList *prompt, const char *err)
 {
     size_t position = MAX(s->state.pos, 1) - 1;
     const IdList *last = g->ids.count ? &g->ids : prompt;
     char where[WHERE] = "";
     if (s->state.pos > 0) {
         run_state_rewind(&s->state, position);
-        s->state.observe = look_for_infinity;
+        s->state.observe = look_for_nonfinite;
         s->state.observe_context = where;
         const float *logits = forward(&s->model, &s->state, &last->items[last->count - 1], 1);
-        look_for_infinity(where, -1, "the last norm or the head", logits, s->model.config.vocab_size);
+        look_for_nonfinite(where, -1, "the last norm or the head", logits, s->model.config.vocab_size);
     }
     die(EXIT_FAILED, "position %zu: %s%s%s", position, err, *where ? "; the first NaN or infinity comes from " : "",
         where);
@@ -211,7 +211,7 @@ int cmd_generate(int argc, char **argv)
     char err[512];
 
     session_open(&s, !a.from.ids, false);
-    Choosing how = sampling_choose(&s, &a.sampling, a.chat);
+    SamplingSettings how = sampling_settings(&s, &a.sampling, a.chat);
     if (a.stops.count && !s.tokenizer)
         die(EXIT_FAILED, "--stop needs a tokenizer, and there is none in %s", s.checkpoint.directory);
 
@@ -239,7 +239,7 @@ int cmd_generate(int argc, char **argv)
         if (as_text && !ends_line)
             putchar('\n');
         fflush(stdout); /* the error starts a line of its own */
-        die_of_numbers(&s, &g, &prompt, err);
+        die_not_finite(&s, &g, &prompt, err);
     }
     end_within(0);
     progress_end();

@@ -71,7 +71,7 @@ static void print_warnings(const SafetensorsFile *f)
         warn("%s: white space before the header's '{'", f->path);
     if (f->header_len % 8)
         warn("%s: the header has %zu bytes, not a multiple of 8: the data is not aligned", f->path, f->header_len);
-    if (f->repeated_names)
+    if (f->repeated_name)
         warn("%s: a name appears twice in the header", f->path);
     report_sighting(f->path, &unknown, "unknown field");
     report_sighting(f->path, &control, "control characters in the name");

@@ -92,7 +92,8 @@ static struct {
     size_t at, count;
 } input; /* typed and not yet used */
 
-/* The next byte; when none comes in so many milliseconds (-1: wait for ever) NOTHING, or else AT_END or DISTURBED. */
+/* The next byte; NOTHING when none comes within this many milliseconds (-1: wait for ever), or else AT_END or
+ * DISTURBED. */
 static int next_byte(int milliseconds)
 {
     struct timespec time = {0, milliseconds * 1000000L};

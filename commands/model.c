@@ -24,7 +24,7 @@ static char *model_path(const char *model)
     char *path = locate_default(&is_demo, err);
     die_if(!path, err);
     if (is_demo)
-        notice("using the demo model, %s; %s fetches Qwen2.5-0.5B-Instruct", path, locate_fetch());
+        notice("using the demo model, %s; %s fetches Qwen2.5-0.5B-Instruct", path, locate_download_command());
     return path;
 }
 

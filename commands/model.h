@@ -18,7 +18,7 @@ void model_check_sizes(const Checkpoint *c);
 /* Is path one of the files that the model consists of? Commands never write over these. */
 bool model_has_file(const Checkpoint *c, const char *path);
 uint64_t model_bytes(const Checkpoint *c); /* of all tensors together */
-/* Report, as text or JSON, that the tensors of c were written to so many files. what: the key of path in JSON. */
+/* Report, as text or JSON, that the tensors of c were written to this many files. what: the key of path in JSON. */
 void model_print_written(const Checkpoint *c, const char *what, const char *path, size_t files);
 
 /* In a pattern * is any text and ? any character. NULL matches everything. */

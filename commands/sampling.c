@@ -61,13 +61,27 @@ static const struct {
     const char *name;
     double off; /* the number that means "not used"; null, false and an empty list mean that, too */
 } unsupported[] = {
-    {"no_repeat_ngram_size", 0},   {"encoder_no_repeat_ngram_size", 0}, {"encoder_repetition_penalty", 1},
-    {"suppress_tokens", 0},        {"begin_suppress_tokens", 0},        {"bad_words_ids", 0},
-    {"sequence_bias", 0},          {"forced_bos_token_id", -1},         {"forced_eos_token_id", -1},
-    {"min_length", 0},             {"min_new_tokens", 0},               {"exponential_decay_length_penalty", 0},
-    {"stop_strings", 0},           {"num_beams", 1},                    {"penalty_alpha", 0},
-    {"typical_p", 1},              {"epsilon_cutoff", 0},               {"eta_cutoff", 0},
-    {"top_h", 0},                  {"guidance_scale", 1},               {"dola_layers", 0},
+    {"no_repeat_ngram_size", 0},
+    {"encoder_no_repeat_ngram_size", 0},
+    {"encoder_repetition_penalty", 1},
+    {"suppress_tokens", 0},
+    {"begin_suppress_tokens", 0},
+    {"bad_words_ids", 0},
+    {"sequence_bias", 0},
+    {"forced_bos_token_id", -1},
+    {"forced_eos_token_id", -1},
+    {"min_length", 0},
+    {"min_new_tokens", 0},
+    {"exponential_decay_length_penalty", 0},
+    {"stop_strings", 0},
+    {"num_beams", 1},
+    {"penalty_alpha", 0},
+    {"typical_p", 1},
+    {"epsilon_cutoff", 0},
+    {"eta_cutoff", 0},
+    {"top_h", 0},
+    {"guidance_scale", 1},
+    {"dola_layers", 0},
 };
 
 static bool in_use(const JsonValue *v, double off)
@@ -89,9 +103,9 @@ static void tell_unsupported(const char *path, const char *text, size_t length)
     json_free(root);
 }
 
-Choosing sampling_choose(const Session *s, const SamplingArguments *a, bool chat)
+SamplingSettings sampling_settings(const Session *s, const SamplingArguments *a, bool chat)
 {
-    Choosing c = {0};
+    SamplingSettings c = {0};
     GenerationConfig file;
     size_t length = 0;
     char err[512], *text = NULL, *path = xpath_join(s->checkpoint.directory, "generation_config.json");
@@ -119,7 +133,7 @@ Choosing sampling_choose(const Session *s, const SamplingArguments *a, bool chat
     return c;
 }
 
-bool sampling_is_end(const Choosing *c, int id)
+bool sampling_is_end(const SamplingSettings *c, int id)
 {
     for (size_t i = 0; i < c->n_eos; i++)
         if (c->eos[i] == id)

@@ -1,4 +1,4 @@
-/* How generate and chat choose tokens: what was asked for, over what generation_config.json recommends. */
+/* Sampling for generate and chat: options of the command line override generation_config.json. */
 #ifndef SAMPLING_H
 #define SAMPLING_H
 
@@ -23,17 +23,17 @@ typedef struct {
     {0, "seed", "N", OPTION_U64, &(a).seed, "the same seed gives the same text everywhere (default: random)"},        \
     {0, "greedy", NULL, OPTION_FLAG, &(a).greedy, "always choose the most likely token"}
 
-SamplingArguments sampling_arguments(void);      /* none given, a random seed */
+SamplingArguments sampling_arguments(void);      /* nothing given; a random seed */
 void sampling_check(const SamplingArguments *a); /* values out of range are a usage error */
 
 typedef struct {
     SampleOptions sampling;
     int eos[17]; /* tokens that end an answer: generation_config.json's 16 and the end of a chat turn */
     size_t n_eos;
-} Choosing;
+} SamplingSettings;
 /* chat: the end of a turn ends an answer, too. */
-Choosing sampling_choose(const Session *s, const SamplingArguments *a, bool chat);
-bool sampling_is_end(const Choosing *c, int id);
+SamplingSettings sampling_settings(const Session *s, const SamplingArguments *a, bool chat);
+bool sampling_is_end(const SamplingSettings *c, int id);
 Sampler sampling_open(const Session *s, const SampleOptions *o); /* never chooses ids that the tokenizer doesn't know */
 
 #endif

@@ -1,4 +1,4 @@
-/* What a command says on standard error, how it ends, and what Ctrl-C does; text that cannot drive the terminal. */
+/* What a command says on standard error, how it ends, and what Ctrl-C does; text that cannot control the terminal. */
 #ifndef TERMINAL_H
 #define TERMINAL_H
 

@@ -93,7 +93,7 @@ static void add_scaled_scalar(float *out, const float *x, float f, const float *
 
 #define KEYS_AHEAD 32 /* from the values that are added to those that are prefetched meanwhile: about 8 KB */
 
-/* The queries and keys of a tile of scores, and the memory that is prefetched meanwhile: so many lines at each step. */
+/* The queries and keys of a tile of scores, and the memory that is prefetched meanwhile, `lines` lines at each step. */
 typedef struct {
     const float *q, *k, *ahead;
     size_t head_dim, lines;

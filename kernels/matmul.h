@@ -20,8 +20,8 @@ typedef struct {
 } Matrix;
 
 /* Scratch memory of matmul() and attention(), allocated once so that they allocate nothing: `size` bytes at a multiple
- * of 64. allow_rounding, for --fast: F32, F16 and BF16 products of several vectors may round their inputs to BF16, if the
- * CPU multiplies such numbers. */
+ * of 64. allow_rounding, for --fast: F32, F16 and BF16 products of several vectors may round their inputs to BF16, if
+ * the CPU multiplies such numbers. */
 typedef struct {
     void *memory;
     size_t size;

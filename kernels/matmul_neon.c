@@ -99,7 +99,7 @@ INLINE float32x4_t add_sums_of_rows(const float32x4_t s[4])
 }
 
 /* The register tile of four rows from r on and n (at most 6) vectors from t on. One vector goes along the columns once,
- * two or three go twice, more go four times, for so many quarters at a time as the registers hold. */
+ * two or three go twice, more go four times, for as many quarters at a time as the registers hold. */
 INLINE void tile(const Dots *d, WeightType type, size_t n, size_t r, size_t t)
 {
     const size_t count = n == 1 ? 4 : n <= 3 ? 2 : 1;

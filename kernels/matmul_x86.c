@@ -14,7 +14,7 @@
 #define INLINE256 AVX2 __attribute__((always_inline)) static inline
 
 /* Weights that come from memory are prefetched. A single vector meets the rows one by one, since memory is fastest when
- * it is read in one stream: then what lies so many bytes ahead; else the next rows while these are multiplied. */
+ * it is read in one stream: then what lies this many bytes ahead; else the next rows while these are multiplied. */
 #define BYTES_AHEAD 8192
 
 /* How many of the vectors that are left make the next register tile: 6, 4, 2 or 1. */

@@ -840,6 +840,7 @@ def test_stopping():
     termios.tcsetattr(t.slave, termios.TCSANOW, t.before)
     os.write(t.commands[1], b"c")
     t.until(t.raw_mode, "raw again after SIGSTOP")
+    t.settle()
     t.line("X")
     t.line("/save z.json")
     t.send(b"\x04")

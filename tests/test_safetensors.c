@@ -342,12 +342,12 @@ static void test_names(void)
     check(safetensors_find(&(SafetensorsFile){0}, "a", &t) != 0, "nothing is found in no file");
     check(safetensors_find(&st, "b\n", &t) != 0 && strstr(st.error, ": there is no tensor \"b\\n\""), "%s", st.error);
     safetensors_close(&st);
-    check(open_text(&st, "{" A "}", 8) == 0 && !st.repeated_names, "no name twice");
+    check(open_text(&st, "{" A "}", 8) == 0 && !st.repeated_name, "no name twice");
     safetensors_close(&st);
     check(open_text(&st, "{" ENTRY("a", "F64", "[7]", "[3,1]") "," ENTRY("b", "I8", "[8]", "[8,16]") "," A "}", 16) ==
               0,
           "%s", st.error);
-    check(st.repeated_names && json_key_is(st.repeated_names, "a") && st.n_tensors == 2, "the repeated name is told");
+    check(st.repeated_name && json_key_is(st.repeated_name, "a") && st.n_tensors == 2, "the repeated name is told");
     check(safetensors_find(&st, "a", &t) == 0 && t.dtype == DTYPE_F32 && t.rank == 1 && t.shape[0] == 2,
           "the last entry counts");
     safetensors_close(&st);
@@ -383,7 +383,7 @@ static void test_order(void)
         }
 }
 
-/* repeated_names is the first entry whose name was there before. */
+/* repeated_name is the first entry whose name was there before. */
 static void test_repeated(void)
 {
     SafetensorsFile st;
@@ -391,8 +391,8 @@ static void test_repeated(void)
                     "{" ENTRY("b", "U8", "[0]", "[0,0]") "," A "," A "," ENTRY("b", "U8", "[0]", "[0,0]") "," A "}",
                     8) == 0,
           "%s", st.error);
-    check(st.n_tensors == 2 && st.repeated_names && json_key_is(st.repeated_names, "a") &&
-              st.repeated_names == st.header->child->next->next,
+    check(st.n_tensors == 2 && st.repeated_name && json_key_is(st.repeated_name, "a") &&
+              st.repeated_name == st.header->child->next->next,
           "the second a");
     safetensors_close(&st);
 }
