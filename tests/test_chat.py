@@ -436,7 +436,7 @@ class Terminal:
                 os._exit(127)
         self.pid, self.code = self.child, None
         if jobs:
-            self.pid = int(self.report())
+            self.pid = int(self.report() or self.child)
         if wait:
             self.expect("> ")
 
@@ -463,12 +463,13 @@ class Terminal:
             os.kill(pid, signal.SIGCONT)
 
     def report(self):
-        line = b""
-        while not line.endswith(b"\n"):
-            if not select.select([self.reports[0]], [], [], 0.02)[0]:
-                self.read(0)
-                continue
-            line += os.read(self.reports[0], 1)
+        """The shell's next word about its job; what there is of it if the shell ends or says nothing."""
+        line, end = b"", time.time() + PATIENCE
+        while not line.endswith(b"\n") and time.time() < end:
+            if select.select([self.reports[0]], [], [], 0.02)[0]:
+                line += os.read(self.reports[0], 1)
+            elif not self.read(0) and self.gone():
+                break
         return line.decode().strip()
 
     def size(self, columns, lines):
@@ -838,9 +839,10 @@ def test_stopping():
     os.kill(t.pid, signal.SIGSTOP)  # cannot be caught; the shell may change the terminal meanwhile
     check(t.report() == "stopped")
     termios.tcsetattr(t.slave, termios.TCSANOW, t.before)
+    since = len(t.output)
     os.write(t.commands[1], b"c")
-    t.until(t.raw_mode, "raw again after SIGSTOP")
-    t.settle()
+    t.until(lambda: t.raw_mode() and "> " in t.output[since:], "raw and painted again after SIGSTOP")
+    t.settle()  # or else line() would take that painting for its own prompt
     t.line("X")
     t.line("/save z.json")
     t.send(b"\x04")
