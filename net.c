@@ -337,7 +337,7 @@ const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
     for (size_t l = 0; l < c->n_layers; l++) {
         int layer = (int)l;
 
-        /* attention's input, normalised */
+        /* attention's input, normalized */
         step.weight = w->input_layernorm + l * dim;
         threads_for(n, TOKENS_AT_A_TIME, norm_tokens, &step);
         observe(s, layer, "input_layernorm", s->xb, dim, last);

@@ -81,7 +81,7 @@ typedef struct {
     size_t ctx;    /* most positions */
     size_t block;  /* most tokens in one forward() */
     float *x;      /* [block][dim], the residual stream */
-    float *xb;     /* [block][dim], x normalised: the input of the projections */
+    float *xb;     /* [block][dim], x normalized: the input of the projections */
     float *q;      /* [block][q_dim] */
     float *k, *v;  /* [block][kv_dim] */
     float *att;    /* [block][q_dim], attention's output */

@@ -413,6 +413,8 @@ class Terminal:
         self.screen, self.output = Screen(columns, lines), ""
         self.size(columns, lines)
         self.before = termios.tcgetattr(self.slave)
+        self.before[3] |= termios.NOFLSH  # or else the system drops what was printed but not yet read at each Ctrl-C
+        termios.tcsetattr(self.slave, termios.TCSANOW, self.before)
         command = [RUN, "chat", "-m", model, *(["-q"] if quiet else []), *options]
         env = environment(**(env or {}))
         self.commands, self.reports = os.pipe(), os.pipe()
