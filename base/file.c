@@ -2,14 +2,16 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "base/memory.h"
 #include "base/text.h"
 
@@ -330,41 +332,109 @@ int file_buffer_put(FileBuffer *b, const void *bytes, size_t n)
 
 /* ---- new files --------------------------------------------------------------------------------------------------- */
 
-int new_file_open(NewFile *f, const char *path, char err[512])
+/* The part that a name of a folder may have at most. */
+#define NAME_MOST 255
+
+/* A number that differs from call to call and from process to process; O_EXCL does the rest. */
+static uint64_t fresh_number(void)
 {
-    *f = (NewFile){.path = strdup(path), .part = path_with_suffix(path, ".part"), .fd = -1};
-    if (!f->path || !f->part)
-        return fail(err, "%s: out of memory", path);
-    f->fd = open(f->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    bool locked = f->fd >= 0 && (flock(f->fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK);
-    if (!locked) {
-        fail(err, "%s: %s", f->part, f->fd < 0 ? strerror(errno) : "another process is writing it");
-        free(f->part); /* new_file_end() must not remove it: it is another's */
-        f->part = NULL;
-        return -1;
+    static atomic_uint calls;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return hash_mix((uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 30 ^ (uint64_t)getpid() << 44) +
+           atomic_fetch_add(&calls, 1) * HASH_GOLDEN;
+}
+
+int file_open_part(const char *path, mode_t mode, char **part)
+{
+    enum { SUFFIX = 14 }; /* .XXXXXXXX.part */
+    const char *name = path_name(path);
+    size_t length = strlen(name), most = NAME_MOST - SUFFIX;
+    if (length > most)
+        length = text_complete_prefix(name, most);
+    size_t size = (size_t)(name - path) + length + SUFFIX + 1;
+    *part = malloc(size);
+    for (int tries = 0; *part && tries < 100; tries++) {
+        snprintf(*part, size, "%.*s.%08x.part", (int)(size - SUFFIX - 1), path, (unsigned)(fresh_number() >> 32));
+        int fd = open(*part, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+        if (fd >= 0)
+            return fd;
+        if (errno != EEXIST)
+            break;
     }
-    return file_set_size(f->fd, 0) == 0 ? 0 : fail(err, "%s: %s", f->part, strerror(errno));
+    int error = *part ? errno : ENOMEM;
+    free(*part);
+    *part = NULL;
+    errno = error;
+    return -1;
+}
+
+/* Whether the file may get its name: nothing has it, or a regular file that may be replaced. */
+static int check_name(NewFile *f, char err[512])
+{
+    struct stat info;
+    char shown[TEXT_PRINTABLE];
+    f->replaced = lstat(f->path, &info) == 0;
+    if (!f->replaced)
+        return 0;
+    path_printable(f->path, shown);
+    if (!f->replace)
+        return fail(err, "%s exists already: choose another name, or give --force to replace it", shown);
+    if (!S_ISREG(info.st_mode))
+        return fail(err, "%s is not a regular file, and is not replaced", shown);
+    return 0;
+}
+
+static int fail_name(const char *path, int error, char err[512])
+{
+    char shown[TEXT_PRINTABLE];
+    return fail(err, "%s: %s", path_printable(path, shown), strerror(error));
+}
+
+int new_file_open(NewFile *f, const char *path, bool replace, char err[512])
+{
+    *f = (NewFile){.path = strdup(path), .fd = -1, .replace = replace};
+    if (!f->path)
+        return fail(err, "%s: out of memory", path);
+    if (check_name(f, err) != 0)
+        return -1;
+    f->fd = file_open_part(path, 0666, &f->part);
+    return f->fd >= 0 ? 0 : fail_name(path, errno, err);
 }
 
 int new_file_finish(NewFile *f, char err[512])
 {
-    return file_sync(f->fd) == 0 ? 0 : fail(err, "%s: %s", f->part, strerror(errno));
+    int status = file_sync(f->fd) == 0 ? 0 : fail_name(f->path, errno, err);
+    close(f->fd);
+    f->fd = -1;
+    return status;
 }
 
-void new_file_close(NewFile *f)
+/* Rename, unless something has the new name. */
+static int rename_to_free(const char *from, const char *to)
 {
-    if (f->path && f->fd >= 0)
-        close(f->fd);
-    f->fd = -1;
+#ifdef __GLIBC__
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EINVAL && errno != ENOSYS) /* a file system, or a kernel, that cannot */
+        return -1;
+#endif
+    if (file_exists(to)) {
+        errno = EEXIST;
+        return -1;
+    }
+    return rename(from, to);
 }
 
 static int rename_files(NewFile *files, size_t n, char err[512])
 {
     for (size_t i = 0; i < n; i++) {
-        files[i].replaced = file_exists(files[i].path);
-        if (rename(files[i].part, files[i].path) != 0)
-            return fail(err, "%s: %s", files[i].path, strerror(errno));
-        files[i].published = true;
+        NewFile *f = &files[i];
+        if (check_name(f, err) != 0)
+            return -1;
+        if ((f->replace ? rename(f->part, f->path) : rename_to_free(f->part, f->path)) != 0)
+            return fail_name(f->path, errno, err);
+        f->published = true;
     }
     if (n > 0 && file_sync_folder(files[0].path) != 0)
         return fail(err, "%s: its folder: %s", files[0].path, strerror(errno));
@@ -383,9 +453,10 @@ int new_files_publish(NewFile *files, size_t n, char err[512])
 
 void new_file_end(NewFile *f)
 {
+    if (f->path && f->fd >= 0) /* a zeroed struct has fd 0 but opened nothing */
+        close(f->fd);
     if (f->part && !f->published)
         unlink(f->part);
-    new_file_close(f);
     free(f->path);
     free(f->part);
     *f = (NewFile){.fd = -1};

@@ -76,7 +76,7 @@ static int lock_file(EditFile *f, char err[512])
     if ((f->mode & 0222) == 0)
         return fail(err, "%s is read-only (mode %04o)", f->path, (unsigned)f->mode & 07777);
     if (flock(f->fd, LOCK_EX | LOCK_NB) != 0)
-        return errno == EWOULDBLOCK ? fail(err, "%s is being edited by another process", f->path)
+        return errno == EWOULDBLOCK ? fail(err, "%s is in use: another process is editing or copying it", f->path)
                                     : fail(err, "%s cannot be locked: %s", f->path, strerror(errno));
     return check_same(f, err) != 0 ? -1 : journal_tidy(&f->journal, err);
 }
@@ -468,4 +468,16 @@ bool edit_pending(const char *path, char sentence[512])
     journal_end(&j);
     free(whole);
     return pending;
+}
+
+int edit_keep_off(const Checkpoint *c, char err[512])
+{
+    for (size_t i = 0; i < checkpoint_file_count(c); i++) {
+        const SafetensorsFile *st = checkpoint_file(c, i);
+        if (flock(st->fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+            return fail(err, "%s is being edited by another process", st->path);
+        if (edit_pending(st->path, err))
+            return -1;
+    }
+    return 0;
 }

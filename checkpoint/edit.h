@@ -43,6 +43,10 @@ bool edit_next_change(const unsigned char *a, const unsigned char *b, size_t n, 
 /* Undo the last step, complete or interrupted, in all files of c that it changed: *undone of them. */
 int edit_undo(const Checkpoint *c, size_t *undone, char err[512]);
 
+/* Keep edits off the files of c until it is closed, so that what is read of them is one state. Refused while one of them
+ * is being edited, or if an edit was interrupted. Where files cannot be locked nothing is kept off. */
+int edit_keep_off(const Checkpoint *c, char err[512]);
+
 /* True, with a sentence about it, if an edit of the file was interrupted or is going on. */
 bool edit_pending(const char *path, char sentence[512]);
 

@@ -132,7 +132,7 @@ static JsonValue member(const char *key, const char *text, JsonValue *next)
                        .next = next};
 }
 
-static int write_file(const Patch *p, const char *path, char err[512])
+static int write_file(const Patch *p, const char *path, bool replace, char err[512])
 {
     JsonValue result = member("result", p->result, NULL), base = member("base", p->base, &result);
     JsonValue version = member("version", "1", &base), format = member("format", "run-patch", &version);
@@ -142,7 +142,8 @@ static int write_file(const Patch *p, const char *path, char err[512])
                              .metadata = (const JsonValue *const[]){&metadata},
                              .n_metadata = 1,
                              .fill = fill_delta,
-                             .context = p->deltas};
+                             .context = p->deltas,
+                             .replace = replace};
     NewFile f = {.fd = -1};
     int status = writer_write(&f, path, &content, err);
     if (status == 0)
@@ -151,19 +152,20 @@ static int write_file(const Patch *p, const char *path, char err[512])
     return status;
 }
 
-static int write_patch(Patch *p, Checkpoint *a, Checkpoint *b, const char *path, FileProgress *progress, void *context,
-                       PatchSize *size, char err[512])
+static int write_patch(Patch *p, Checkpoint *a, Checkpoint *b, const char *path, bool replace, FileProgress *progress,
+                       void *context, PatchSize *size, char err[512])
 {
     if (writer_check_target(path, a, err) != 0 || writer_check_target(path, b, err) != 0 ||
-        pair_tensors(p, a, b, err) != 0 || fingerprint_compute(a, p->digests, p->base, progress, context, err) != 0 ||
+        edit_keep_off(a, err) != 0 || edit_keep_off(b, err) != 0 || pair_tensors(p, a, b, err) != 0 ||
+        fingerprint_compute(a, p->digests, p->base, progress, context, err) != 0 ||
         fingerprint_compute(b, p->digests, p->result, progress, context, err) != 0 ||
         describe_deltas(p, size, err) != 0)
         return -1;
-    return write_file(p, path, err);
+    return write_file(p, path, replace, err);
 }
 
-int patch_write(Checkpoint *a, Checkpoint *b, const char *path, FileProgress *progress, void *context, PatchSize *size,
-                char err[512])
+int patch_write(Checkpoint *a, Checkpoint *b, const char *path, bool replace, FileProgress *progress, void *context,
+                PatchSize *size, char err[512])
 {
     size_t n = checkpoint_tensor_count(a);
     Patch p = {.deltas = calloc(n + 1, sizeof *p.deltas),
@@ -171,7 +173,7 @@ int patch_write(Checkpoint *a, Checkpoint *b, const char *path, FileProgress *pr
                .n = n,
                .digests = calloc(n + 1, sizeof *p.digests)};
     *size = (PatchSize){0};
-    int status = p.deltas && p.tensors && p.digests ? write_patch(&p, a, b, path, progress, context, size, err)
+    int status = p.deltas && p.tensors && p.digests ? write_patch(&p, a, b, path, replace, progress, context, size, err)
                                                     : fail(err, "%s: out of memory for %zu tensors", path, n);
     for (size_t i = 0; p.deltas && i < p.n; i++)
         free(p.deltas[i].names);

@@ -332,10 +332,11 @@ static void write_conversation(FILE *out, const Chat *c)
 static int do_save(Chat *c)
 {
     OutFile out;
-    const char *path = c->argument.bytes;
-    if (model_has_file(&c->session.checkpoint, path))
-        return fail(c->err, "%s is a file of the model itself", path);
-    if (out_open(&out, path, c->err) != 0)
+    const char *path = c->argument.bytes, force[] = "--force ";
+    bool replace = !strncmp(path, force, strlen(force));
+    if (replace)
+        path += strlen(force);
+    if (model_out_open(&c->session.checkpoint, &out, path, replace, c->err) != 0)
         return -1;
     write_conversation(out.stream, c);
     if (out_commit(&out, c->err) != 0)

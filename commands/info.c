@@ -473,6 +473,7 @@ int cmd_info(int argc, char **argv)
          "with --tensor: only these numbers, as in NumPy: 0:4,:8  -1  ::2,...,0"},
         {0, "npy", "FILE", OPTION_TEXT, &data.npy,
          "with --tensor: write the numbers as a NumPy file; - is standard output"},
+        FORCE_OPTION,
         {0, "stats", NULL, OPTION_FLAG, &data.stats,
          "print min, max, mean and std, and count zeros and NaNs, of --tensor or of each tensor"},
         {0, "at", "OFFSET", OPTION_U64, &data.at,

@@ -45,12 +45,14 @@ typedef struct {
     size_t ctx;          /* --ctx; 0: the model's */
     size_t block;        /* --block; 512 */
     bool json, fast, no_mmap;
+    bool force; /* replace files that exist */
 } Common;
 extern Common common;
 
 /* Rows for the tables of commands that do not take all common options. */
 #define THREADS_OPTION \
     {'t', "threads", "N", OPTION_COUNT, &common.threads, "number of threads (default: the cores this process may use)"}
+#define FORCE_OPTION {0, "force", NULL, OPTION_FLAG, &common.force, "replace a file that exists already"}
 #define JSON_OPTION {0, "json", NULL, OPTION_FLAG, &common.json, "print one JSON document on standard output"}
 
 /* "Did you mean ...": offer the known words one by one; each that is nearer than those before it, and near enough to

@@ -208,7 +208,7 @@ static int do_merge(char err[512])
     int status = checkpoint_open(&c, DEMO, false, err);
     if (status != 0)
         return -1;
-    status = split_merge(&c, path, NULL, NULL, err);
+    status = split_merge(&c, path, false, NULL, NULL, err);
     checkpoint_close(&c);
     if (status != 0)
         check(access(path, F_OK) != 0, "a half-written file has its name");
@@ -233,7 +233,7 @@ static int do_split(char err[512])
     int status = checkpoint_open(&c, DEMO, false, err);
     if (status != 0)
         return -1;
-    status = split_model(&c, path, 1000000, NULL, NULL, &shards, err);
+    status = split_model(&c, path, 1000000, false, NULL, NULL, &shards, err);
     checkpoint_close(&c);
     check(status == 0 || access(path, F_OK) != 0, "a failed split left %s", path);
     long counted = calls;
@@ -295,7 +295,7 @@ static int do_patch(char err[512])
     status = checkpoint_open(&b, path, false, err);
     path_of(path, "patch.safetensors");
     if (status == 0) {
-        status = patch_write(&a, &b, path, NULL, NULL, &size, err);
+        status = patch_write(&a, &b, path, false, NULL, NULL, &size, err);
         checkpoint_close(&b);
     }
     checkpoint_close(&a);
@@ -370,7 +370,7 @@ static void prepare(void)
     }
     model.config = config;
     path_of(path, "edited.safetensors");
-    check(split_merge(&c, path, NULL, NULL, err) == 0, "%s", err);
+    check(split_merge(&c, path, false, NULL, NULL, err) == 0, "%s", err);
     checkpoint_close(&c);
 }
 

@@ -302,9 +302,9 @@ static void test_patches(void)
     edit_end(&e);
     check(set_bytes(&b, "a", 1020, "end", 3, &e, err) == 0, "%s", err);
     edit_end(&e);
-    check(patch_write(&a, &b, patch, NULL, NULL, &size, err) == 0, "%s", err);
+    check(patch_write(&a, &b, patch, false, NULL, NULL, &size, err) == 0, "%s", err);
     check(size.tensors == 1 && size.ranges == 2 && size.bytes == 18, "%" PRIu64 " bytes", size.bytes);
-    check(patch_write(&a, &b, patch, NULL, NULL, &size, err) != 0 && strstr(err, "exists"), "%s", err);
+    check(patch_write(&a, &b, patch, false, NULL, NULL, &size, err) != 0 && strstr(err, "exists"), "%s", err);
     checkpoint_close(&a);
     checkpoint_close(&b);
     check(apply_patch(tuned, patch, err) != 0 && strstr(err, "already"), "%s", err);
@@ -334,7 +334,7 @@ static void test_patches(void)
     write_two(tuned);
     open_model(&a, base);
     open_model(&b, input);
-    check(patch_write(&a, &b, in_folder("q.safetensors"), NULL, NULL, &size, err) != 0 && strstr(err, "same file"), "%s",
+    check(patch_write(&a, &b, in_folder("q.safetensors"), false, NULL, NULL, &size, err) != 0 && strstr(err, "same file"), "%s",
           err);
     checkpoint_close(&a);
     checkpoint_close(&b);
