@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/hash.h"
 #include "base/memory.h"
 #include "base/text.h"
 
@@ -33,10 +32,22 @@ char *path_folder(const char *path)
     return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
 }
 
+#define NAME_MOST 255       /* bytes of a name in a folder */
+#define FILE_PART_SUFFIX 14 /* bytes of .XXXXXXXX.part */
+
 char *path_with_suffix(const char *path, const char *suffix)
 {
+    enum { HASH = 9 }; /* ~ and 8 digits */
+    const char *name = path_name(path);
+    size_t length = strlen(name), folder = (size_t)(name - path), all = length + strlen(suffix);
     char *out;
-    return asprintf(&out, "%s%s", path, suffix) < 0 ? NULL : out;
+    if (all <= NAME_MOST || strlen(suffix) + HASH > NAME_MOST)
+        return asprintf(&out, "%s%s", path, suffix) < 0 ? NULL : out;
+    size_t kept = text_complete_prefix(name, NAME_MOST - HASH - strlen(suffix));
+    unsigned hash = 2166136261; /* FNV-1a */
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ (unsigned char)name[i]) * 16777619;
+    return asprintf(&out, "%.*s~%08x%s", (int)(folder + kept), path, hash, suffix) < 0 ? NULL : out;
 }
 
 const char *path_name(const char *path)
@@ -74,6 +85,20 @@ bool file_is_folder(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+#ifdef __APPLE__
+#define st_mtim st_mtimespec
+#endif
+
+bool file_is_newer(int fd, const char *path)
+{
+    struct stat a, b;
+    if (fstat(fd, &a) != 0 || stat(path, &b) != 0)
+        return false;
+    if (a.st_mtim.tv_sec != b.st_mtim.tv_sec)
+        return a.st_mtim.tv_sec > b.st_mtim.tv_sec;
+    return a.st_mtim.tv_nsec > b.st_mtim.tv_nsec;
 }
 
 bool file_same(const char *a, const char *b)
@@ -332,30 +357,25 @@ int file_buffer_put(FileBuffer *b, const void *bytes, size_t n)
 
 /* ---- new files --------------------------------------------------------------------------------------------------- */
 
-/* The part that a name of a folder may have at most. */
-#define NAME_MOST 255
-
-/* A number that differs from call to call and from process to process; O_EXCL does the rest. */
-static uint64_t fresh_number(void)
+/* A number that most likely differs from call to call and from process to process; O_EXCL does the rest. */
+static unsigned fresh_number(void)
 {
     static atomic_uint calls;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    return hash_mix((uint64_t)now.tv_nsec ^ (uint64_t)now.tv_sec << 30 ^ (uint64_t)getpid() << 44) +
-           atomic_fetch_add(&calls, 1) * HASH_GOLDEN;
+    return ((unsigned)now.tv_nsec ^ (unsigned)getpid() << 16) + atomic_fetch_add(&calls, 0x9e3779b1);
 }
 
 int file_open_part(const char *path, mode_t mode, char **part)
 {
-    enum { SUFFIX = 14 }; /* .XXXXXXXX.part */
     const char *name = path_name(path);
-    size_t length = strlen(name), most = NAME_MOST - SUFFIX;
+    size_t length = strlen(name), most = NAME_MOST - FILE_PART_SUFFIX;
     if (length > most)
         length = text_complete_prefix(name, most);
-    size_t size = (size_t)(name - path) + length + SUFFIX + 1;
+    size_t size = (size_t)(name - path) + length + FILE_PART_SUFFIX + 1;
     *part = malloc(size);
     for (int tries = 0; *part && tries < 100; tries++) {
-        snprintf(*part, size, "%.*s.%08x.part", (int)(size - SUFFIX - 1), path, (unsigned)(fresh_number() >> 32));
+        snprintf(*part, size, "%.*s.%08x.part", (int)(size - FILE_PART_SUFFIX - 1), path, fresh_number());
         int fd = open(*part, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
         if (fd >= 0)
             return fd;
@@ -367,6 +387,17 @@ int file_open_part(const char *path, mode_t mode, char **part)
     *part = NULL;
     errno = error;
     return -1;
+}
+
+bool file_is_part_of(const char *part, const char *path)
+{
+    const char *name = path_name(path), *other = path_name(part);
+    size_t length = strlen(name), stem = strlen(other);
+    if (stem <= FILE_PART_SUFFIX || !text_ends_with(other, ".part"))
+        return false;
+    stem -= FILE_PART_SUFFIX;
+    bool cut = stem < length && stem >= NAME_MOST - FILE_PART_SUFFIX - 3; /* between characters */
+    return strncmp(name, other, stem) == 0 && (stem == length || cut) && other[stem] == '.';
 }
 
 /* Whether the file may get its name: nothing has it, or a regular file that may be replaced. */
@@ -410,8 +441,7 @@ int new_file_finish(NewFile *f, char err[512])
     return status;
 }
 
-/* Rename, unless something has the new name. */
-static int rename_to_free(const char *from, const char *to)
+int file_rename_to_free(const char *from, const char *to)
 {
 #ifdef __GLIBC__
     if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
@@ -432,7 +462,7 @@ static int rename_files(NewFile *files, size_t n, char err[512])
         NewFile *f = &files[i];
         if (check_name(f, err) != 0)
             return -1;
-        if ((f->replace ? rename(f->part, f->path) : rename_to_free(f->part, f->path)) != 0)
+        if ((f->replace ? rename(f->part, f->path) : file_rename_to_free(f->part, f->path)) != 0)
             return fail_name(f->path, errno, err);
         f->published = true;
     }

@@ -19,7 +19,8 @@
 
 char *path_join(const char *folder, const char *name);   /* fresh: "folder/name" */
 char *path_folder(const char *path);                     /* fresh: the folder that it lies in, "." for a bare name */
-char *path_with_suffix(const char *path, const char *suffix); /* fresh */
+/* Fresh: "path" "suffix". If its name would exceed 255 bytes, it is cut, and a hash stands for what is left out. */
+char *path_with_suffix(const char *path, const char *suffix);
 const char *path_name(const char *path);                 /* the part behind the last slash */
 bool path_is_name(const char *text, size_t length);      /* a name in a folder: no separator in it, not "." or ".." */
 char *path_printable(const char *path, char out[TEXT_PRINTABLE]); /* for a message, as text_printable(); returns out */
@@ -27,6 +28,7 @@ char *path_printable(const char *path, char out[TEXT_PRINTABLE]); /* for a messa
 bool file_exists(const char *path);              /* true of a link to nothing, too */
 bool file_exists_in(const char *folder, const char *name); /* the same of folder/name */
 bool file_is_folder(const char *path);           /* or a link to one */
+bool file_is_newer(int fd, const char *path);    /* the open file was written to after that one */
 bool file_same(const char *a, const char *b);    /* both names mean one file: links and hard links, too */
 
 /* ---- reading and writing ---- */
@@ -87,8 +89,12 @@ int new_file_finish(NewFile *f, char err[512]); /* bring all of it to disk, stil
 int new_files_publish(NewFile *files, size_t n, char err[512]);
 void new_file_end(NewFile *f); /* remove the file unless it was published, and free f's memory */
 
+/* Rename, unless something has the new name. -1 with errno. */
+int file_rename_to_free(const char *from, const char *to);
 /* Open a fresh file beside `path`: *part is its name, NAME.XXXXXXXX.part, to be freed. -1 with errno. */
 int file_open_part(const char *path, mode_t mode, char **part);
+/* Is this a name that file_open_part() gives to files beside `path`? */
+bool file_is_part_of(const char *part, const char *path);
 
 /* ---- pages of a mapped file ---- */
 

@@ -345,16 +345,15 @@ static int note_changes(Edit *e, const Application *a, char err[512])
     return 0;
 }
 
-static int apply(Edit *e, Application *a, bool dry, FileProgress *progress, void *context, char err[512])
+static int apply(Edit *e, Application *a, FileProgress *progress, void *context, char err[512])
 {
     if (check_format(a->patch, err) != 0 || find_changes(a, err) != 0 ||
-        edit_begin(e, a->touched, a->n, dry, err) != 0 || check_ends(a, progress, context, err) != 0)
+        edit_begin(e, a->touched, a->n, err) != 0 || check_ends(a, progress, context, err) != 0)
         return -1;
     return note_changes(e, a, err);
 }
 
-int patch_apply(Edit *e, Checkpoint *c, Checkpoint *patch, bool dry, FileProgress *progress, void *context,
-                char err[512])
+int patch_apply(Edit *e, Checkpoint *c, Checkpoint *patch, FileProgress *progress, void *context, char err[512])
 {
     size_t n = checkpoint_tensor_count(c);
     Application a = {.model = c,
@@ -362,7 +361,7 @@ int patch_apply(Edit *e, Checkpoint *c, Checkpoint *patch, bool dry, FileProgres
                      .digests = calloc(n + 1, sizeof *a.digests),
                      .changes = calloc(n + 1, sizeof *a.changes),
                      .touched = calloc(n + 1, sizeof *a.touched)};
-    int status = a.digests && a.changes && a.touched ? apply(e, &a, dry, progress, context, err)
+    int status = a.digests && a.changes && a.touched ? apply(e, &a, progress, context, err)
                                                      : fail(err, "%s: out of memory for %zu tensors", c->argument, n);
     free(a.touched);
     free(a.changes);

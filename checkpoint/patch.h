@@ -23,7 +23,6 @@ int patch_write(Checkpoint *a, Checkpoint *b, const char *path, bool replace, Fi
 
 /* Begin the edit e and note in it what the patch changes. Refused unless c is the patch's base and what it becomes will
  * be the patch's result. */
-int patch_apply(Edit *e, Checkpoint *c, Checkpoint *patch, bool dry, FileProgress *progress, void *context,
-                char err[512]);
+int patch_apply(Edit *e, Checkpoint *c, Checkpoint *patch, FileProgress *progress, void *context, char err[512]);
 
 #endif

@@ -493,7 +493,7 @@ static const struct ChatCommand {
     {"reset", "", false, "begin a new conversation", do_reset},
     {"undo", "", false, "drop the last question and its answer", do_undo},
     {"retry", "", false, "answer the last question again, with another seed", do_retry},
-    {"save", "FILE", true, "write the conversation as JSON", do_save},
+    {"save", "FILE", true, "write the conversation as JSON (--force FILE replaces one)", do_save},
     {"load", "FILE", true, "go on with a saved conversation", do_load},
     {"tokens", "", false, "show how much of the context is used, turn by turn: question + answer", do_tokens},
     {"exit", "", false, "leave, as Ctrl-D does", do_exit},

@@ -212,7 +212,7 @@ static bool cut_line(char *text, char **hex, char **name)
         if (close < *name || strncmp(close, end, strlen(end)) != 0)
             return false;
         *close = '\0';
-        return true;
+        return close > *name;
     }
     if (last - text < 66 || text[64] != ' ')
         return false;

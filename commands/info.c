@@ -1,5 +1,6 @@
 /* run info: what is in the files of a checkpoint. What looks into the data itself is in inspect.c. */
 #include "base/cpu.h"
+#include "checkpoint/journal.h"
 #include "checkpoint/weights.h"
 #include "commands/inspect.h"
 #include "commands/model.h"
@@ -494,6 +495,11 @@ int cmd_info(int argc, char **argv)
     model_open(&c, count ? argv[1] : common.model);
     for (size_t i = 0; i < checkpoint_file_count(&c) && !quiet; i++)
         print_warnings(checkpoint_file(&c, i));
+    size_t left = journal_count_leftovers(checkpoint_file(&c, 0)->path);
+    if (left)
+        notice("%zu file%s beside it named *.undo.*.part %s begun by an edit that was killed before it changed anything: "
+               "the next edit removes %s",
+               left, plural(left), left == 1 ? "was" : "were", left == 1 ? "it" : "them");
     bool found = !find;
     for (size_t i = 0; i < checkpoint_tensor_count(&c) && !found; i++)
         found = name_matches(find, checkpoint_tensor(&c, i)->name, checkpoint_tensor(&c, i)->name_length);

@@ -34,9 +34,8 @@ void model_open(Checkpoint *c, const char *model)
     snprintf(mapped_name, sizeof mapped_name, "%s", path);
     die_if(checkpoint_open(c, path, common.no_mmap, err), err);
     free(path);
-    for (size_t i = 0; i < checkpoint_file_count(c); i++)
-        if (edit_pending(checkpoint_file(c, i)->path, err))
-            warn("%s", err);
+    if (edit_pending(c, err))
+        warn("%s", err);
 }
 
 Tokenizer *model_tokenizer(void)

@@ -228,7 +228,7 @@ static void out_end(OutFile *o)
 
 static FILE *open_new_file(OutFile *o, bool replace, char err[512])
 {
-    char *real = realpath(o->path, NULL); /* the file itself, not a symbolic link to it */
+    char *real = replace ? realpath(o->path, NULL) : NULL; /* the file itself, not a symbolic link to it */
     int status = new_file_open(&o->file, real ? real : o->path, replace, err);
     free(real);
     if (status != 0)

@@ -16,6 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/config.h"
 #include "checkpoint/edit.h"
+#include "checkpoint/undo.h"
 #include "checkpoint/patch.h"
 #include "checkpoint/slice.h"
 #include "checkpoint/split.h"
@@ -248,11 +249,11 @@ static void put_back(const char *path)
 {
     Checkpoint c;
     char err[512];
-    size_t undone;
+    Undone undone;
     Group g = group;
     group = NONE;
-    if (edit_pending(path, err) && checkpoint_open(&c, path, false, err) == 0) {
-        check(edit_undo(&c, &undone, err) == 0, "%s", err);
+    if (checkpoint_open(&c, path, false, err) == 0) {
+        check(!edit_pending(&c, err) || undo_last(&c, &undone, err) == 0, "%s", err);
         checkpoint_close(&c);
     }
     group = g;
@@ -263,7 +264,7 @@ static int do_edit(char err[512])
     static const unsigned char one = 1;
     Checkpoint c;
     char path[256];
-    size_t undone;
+    Undone undone;
     path_of(path, "edited.safetensors");
     put_back(path);
     int status = checkpoint_open(&c, path, false, err);
@@ -271,14 +272,14 @@ static int do_edit(char err[512])
         return -1;
     Edit e = {0};
     const SafetensorsTensor *t = checkpoint_tensor(&c, 0);
-    status = edit_begin(&e, &t, 1, false, err);
+    status = edit_begin(&e, &t, 1, err);
     if (status == 0)
         status = edit_bytes(&e, t, 3, &one, 1, err);
     if (status == 0)
         status = edit_commit(&e, err);
     edit_end(&e);
     if (status == 0)
-        status = edit_undo(&c, &undone, err);
+        status = undo_last(&c, &undone, err);
     checkpoint_close(&c);
     return status;
 }
