@@ -13,7 +13,7 @@ typedef enum {
     OPTION_U64,    /* uint64_t */
     OPTION_NUMBER, /* double, 0 or more */
     OPTION_COUNT,  /* size_t, 1 or more */
-    OPTION_BYTES,  /* uint64_t: 4096, 500KB, 2GB (powers of 1000), 2GiB (powers of 1024) */
+    OPTION_BYTES,  /* uint64_t: 500KB, 2GB (powers of 1000), 2GiB (powers of 1024) */
 } OptionType;
 
 typedef struct {

@@ -554,7 +554,7 @@ static bool build_library(void)
 int main(void)
 {
     static const Writing split = {"split",
-                                  "split base.safetensors out --max-shard-size 4096",
+                                  "split base.safetensors out --max-shard-size 4096B",
                                   "base.safetensors",
                                   "base.safetensors",
                                   "out",
@@ -594,7 +594,7 @@ int main(void)
         test_patches();
         test_writing(&patch, 1);
         test_writing(&split, 0);
-        check(run("split base.safetensors parts --max-shard-size 4096", "", "0", 0) == 0, "split");
+        check(run("split base.safetensors parts --max-shard-size 4096B", "", "0", 0) == 0, "split");
         test_writing(&merge, 0);
         printf("%zu runs, %zu times undone\n", runs, undone);
     }
