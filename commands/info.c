@@ -282,7 +282,7 @@ static uint64_t memory_needed(const Checkpoint *cp, const Config *c, WeightMode 
     uint64_t weights = mode == MODE_BF16 ? model_bytes(cp) : weights_copy_bytes(c, mode);
     if (weights == 0 || weights == UINT64_MAX)
         return 0;
-    return weights + run_state_bytes(c, ctx, MIN(common.block, ctx));
+    return weights + run_state_bytes(c, session_kv_type(mode), ctx, MIN(common.block, ctx));
 }
 
 /* Which context lengths to show: 2,048 times powers of four, then the usual one. Returns how many. */

@@ -106,7 +106,7 @@ int cmd_logits(int argc, char **argv)
     input_prompt(&from, count ? argv[1] : NULL);
 
     Session s;
-    session_open(&s, !from.ids, all);
+    session_open(&s, !from.ids, all ? ALL_LOGITS : 1);
     IdList prompt = session_prompt(&s, &from);
     text_free(&from.text);
     if (all)

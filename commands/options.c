@@ -67,6 +67,7 @@ static const Option common_table[] = {
      "scaling)"},
     {0, "block", "N", OPTION_COUNT, &common.block,
      "read the prompt in blocks of N tokens (default 512); does not change the result"},
+    {0, "kv", "TYPE", OPTION_TEXT, &common.kv, "keep keys and values as f32, or f16 (default with q8 and q4): half the memory"},
     {0, "fast", NULL, OPTION_FLAG, &common.fast, "allow rounding to BF16 while the prompt is read"},
     {0, "no-mmap", NULL, OPTION_FLAG, &common.no_mmap, "read the weights into memory instead of mapping the file"},
     JSON_OPTION,

@@ -165,7 +165,7 @@ static int do_generate(char err[512])
     Generated g = {0};
     SampleOptions o = {.temperature = 1, .top_k = 5, .top_p = 0.9f, .repeat_penalty = 1.1f, .seed = 1};
     GenerateOptions how = {.max_tokens = 3, .stops = (const char *const[]){"zzz"}, .n_stops = 1};
-    int status = run_state_init(&s, &config, 16, 4, false, err);
+    int status = run_state_init(&s, &config, KV_F32, 16, 4, 1, err);
     if (status == 0)
         status = sampler_init(&sampler, &o, config.vocab_size, tokenizer_size(tokenizer), err);
     if (status == 0)

@@ -332,7 +332,7 @@ static void fuzz_config(const unsigned char *bytes, size_t n)
         if (frequencies)
             rope_frequencies(&c, frequencies, &scale);
         free(frequencies);
-        run_state_bytes(&c, c.max_positions, 512);
+        run_state_bytes(&c, KV_F32, c.max_positions, 512);
         if (weights_load(&st, &c, w.mode, &w, err) == 0)
             weights_free(&w);
     }
