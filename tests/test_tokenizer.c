@@ -543,6 +543,38 @@ static void check_older_form(const JsonValue *root)
     remove_file("vocab.json");
 }
 
+/* What a download may leave under each name is told, with the command that mends it. */
+static void check_wrong_files(const char *json)
+{
+    static const struct {
+        const char *bytes, *want;
+    } cases[] = {
+        {"", "is empty; ./download.sh fetches it"},
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:c0382117\nsize 7031645\n",
+         "is a Git LFS pointer, not the file itself; get that with git lfs pull or ./download.sh; the real file has "
+         "7031645 bytes"},
+        {"<!DOCTYPE html>\n<html><body>Sign in</body>",
+         "is an HTML page that was saved under this name; ./download.sh fetches it"},
+        {"Entry not found", "is \"Entry not found\", a server's message that was saved under this name; ./download.sh"},
+        {"\x1f\x8b\x08\x08", "is compressed with gzip; unpack it with gunzip"},
+    };
+    static const char *const names[] = {"vocab.json", "merges.txt", "tokenizer_config.json", "tokenizer.json"};
+    char err[512];
+    JsonValue *root = json_parse(json, strlen(json), err);
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        for (size_t k = 0; k < COUNT_OF(cases); k++) {
+            char want[512];
+            write_older_form(root);
+            write_text(names[i], cases[k].bytes, strlen(cases[k].bytes));
+            snprintf(want, sizeof want, "/%s %s", names[i], cases[k].want);
+            check(!tokenizer_open(folder, err) && strstr(err, want), "%s", err);
+        }
+    static const char *const all[] = {"vocab.json", "merges.txt", "tokenizer_config.json"};
+    for (size_t i = 0; i < COUNT_OF(all); i++)
+        remove_file(all[i]);
+    json_free(root);
+}
+
 /* Merges as pairs, and the older form. */
 static void check_spellings(const char *json)
 {
@@ -1464,6 +1496,7 @@ int main(void)
     check_refusals(json);
     check_cases(json, SMALL "/variants.jsonl", variant_case, 1);
     check_spellings(json);
+    check_wrong_files(json);
     check_damage(json);
     write_text("tokenizer.json", json, strlen(json));
     check_cases(json, SMALL "/chat.jsonl", template_case, 1);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/download.h"
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/unicode.h"
@@ -39,7 +40,7 @@ int tokenizer_read_json(char *path, InputFile *file, char err[512])
     if (status)
         return status;
     file->root = json_parse(file->text.bytes, file->text.length, why);
-    return file->root ? 0 : fail(err, "%s: %.400s", path, why);
+    return file->root ? 0 : download_fail(path, file->text.bytes, file->text.length, why, err);
 }
 
 void tokenizer_free_file(InputFile *file)
@@ -589,7 +590,11 @@ static int read_older_files(Tokenizer *t, const char *folder, OlderFiles *f, cha
         status = tokenizer_read_file(path_join(folder, "merges.txt"), &f->lines, err);
     if (status)
         return status;
-    if (parse_lines(&f->lines.text, &f->merges, err) ||
+    const Text *lines = &f->lines.text;
+    char what[320], shown[TEXT_PRINTABLE];
+    if (download_tell(lines->bytes, lines->length, lines->length, what))
+        return fail(err, "%s is %s", path_printable(f->lines.path, shown), what);
+    if (parse_lines(lines, &f->merges, err) ||
         tokenizer_read_json(path_join(folder, "tokenizer_config.json"), &f->config, err) < 0)
         return -1;
     char usual[80];
