@@ -114,7 +114,7 @@ static VocabSlot *find_slot(const Tokenizer *t, const char *bytes, size_t length
 /* The id of the vocabulary's token with these bytes; -1 if there is none. */
 static int find_id(const Tokenizer *t, const char *bytes, size_t length, bool unmapped)
 {
-    return find_slot(t, bytes, length, unmapped, hash_bytes(bytes, length, 0))->id;
+    return find_slot(t, bytes, length, unmapped, hash_bytes(bytes, length, t->vocab_key))->id;
 }
 
 int tokenizer_vocab_id(const Tokenizer *t, const char *token, size_t length, char *scratch)
@@ -286,6 +286,8 @@ static int make_tables(Tokenizer *t, const JsonValue *vocab, const JsonValue *ad
     t->vocab = memory_large(vocab_slots, sizeof *t->vocab);
     t->vocab_mask = vocab_slots - 1;
     t->merges = memory_large(merge_slots, sizeof *t->merges);
+    t->vocab_key = hash_new_key();
+    t->merges_key = hash_new_key();
     t->boundary_rank = malloc(256 * sizeof *t->boundary_rank);
     if (!t->bytes || !t->pieces || !t->vocab || !t->merges || !t->boundary_rank)
         return fail_memory(err);
@@ -310,7 +312,7 @@ static int read_vocabulary(Tokenizer *t, const JsonValue *vocab, const char *pat
                         text_printable(v->key, v->key_length, token), quoted(v, quote), t->vocab_size - 1);
         add_piece(t, (size_t)id, v->key, v->key_length);
         const Piece *p = &t->pieces[id];
-        uint64_t hash = hash_bytes(t->bytes + p->start, p->length, 0);
+        uint64_t hash = hash_bytes(t->bytes + p->start, p->length, t->vocab_key);
         VocabSlot *slot = find_slot(t, t->bytes + p->start, p->length, p->unmapped, hash);
         if (slot->id >= 0)
             return fail(err, "%s: token \"%s\" is listed twice", path, text_printable(v->key, v->key_length, token));
@@ -426,21 +428,18 @@ static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
 
 /* ---- added tokens ------------------------------------------------------------------------------------------------ */
 
+/* By their bytes from the last to the first: a token comes before those that end with it. */
 static int compare_added(const void *a, const void *b)
 {
     const AddedToken *x = a, *y = b;
-    return text_compare(x->text, x->length, y->text, y->length);
-}
-
-/* Append a token to the set, which owns `text` if that works. */
-static int append_added(AddedSet *set, char *text, size_t length, int id)
-{
-    AddedToken *items = realloc(set->items, (set->count + 1) * sizeof *items);
-    if (!items)
-        return -1;
-    set->items = items;
-    items[set->count++] = (AddedToken){text, length, id};
-    set->first[(unsigned char)text[0]] = true;
+    size_t common = MIN(x->length, y->length);
+    for (size_t i = 1; i <= common; i++) {
+        unsigned char bx = (unsigned char)x->text[x->length - i], by = (unsigned char)y->text[y->length - i];
+        if (bx != by)
+            return bx < by ? -1 : 1;
+    }
+    if (x->length != y->length)
+        return x->length < y->length ? -1 : 1;
     return 0;
 }
 
@@ -490,10 +489,10 @@ static int read_added_token(Tokenizer *t, const JsonValue *token, const char *pa
         free(copy);
         copy = unicode_nfc(text->text, text->length, &length);
     }
-    if (!copy || append_added(&t->added[flags[NORMALIZED] ? AFTER_NFC : BEFORE_NFC], copy, length, (int)id)) {
-        free(copy);
+    if (!copy)
         return fail_memory(err);
-    }
+    AddedSet *set = &t->added[flags[NORMALIZED] ? AFTER_NFC : BEFORE_NFC];
+    set->items[set->count++] = (AddedToken){copy, length, (int)id};
     if (known < 0)
         add_piece(t, t->size++, copy, length);
     t->pieces[id].special = flags[SPECIAL];
@@ -504,17 +503,23 @@ static int read_added_token(Tokenizer *t, const JsonValue *token, const char *pa
 static int read_added(Tokenizer *t, const JsonValue *list, const char *path, char err[512])
 {
     char shown[TEXT_PRINTABLE];
+    for (size_t i = 0; i < COUNT_OF(t->added); i++) {
+        t->added[i].items = calloc(list ? list->length + 1 : 1, sizeof *t->added->items);
+        if (!t->added[i].items)
+            return fail_memory(err);
+    }
     for (const JsonValue *v = list ? list->child : NULL; v; v = v->next)
         if (read_added_token(t, v, path, err))
             return -1;
     for (size_t i = 0; i < COUNT_OF(t->added); i++) {
         AddedSet *set = &t->added[i];
-        if (set->count)
-            qsort(set->items, set->count, sizeof *set->items, compare_added);
+        qsort(set->items, set->count, sizeof *set->items, compare_added);
         for (size_t k = 1; k < set->count; k++)
             if (compare_added(&set->items[k - 1], &set->items[k]) == 0)
                 return fail(err, "%s: added token \"%s\" is listed twice", path,
                             text_printable(set->items[k].text, set->items[k].length, shown));
+        if (set->count && tokenizer_build_trie(set))
+            return fail_memory(err);
     }
     return 0;
 }
