@@ -1,5 +1,5 @@
 /* What the files of the tokenizer share: tokenizer.c opens, encodes and decodes, tokenizer/read.c fills the tables from
- * the files, tokenizer/added.c finds added tokens, tokenizer/chat.c formats chats. */
+ * the files, tokenizer/added.c collects the added tokens, tokenizer/trie.c finds them in text, tokenizer/chat.c formats chats. */
 #ifndef TOKENIZER_INTERNAL_H
 #define TOKENIZER_INTERNAL_H
 
@@ -117,7 +117,45 @@ int tokenizer_read_file(char *path, InputFile *file, char err[512]);
 int tokenizer_read_json(char *path, InputFile *file, char err[512]);
 void tokenizer_free_file(InputFile *file);
 
+/* Add a token of the file to pieces[id] and its bytes to those of the others; there is memory for both. */
+void tokenizer_add_piece(Tokenizer *t, size_t id, const char *token, size_t length);
+
+/* For messages: the value as JSON text, or as much of that as fits. Returns out. */
+#define TOKENIZER_QUOTED 256
+const char *tokenizer_quoted(const JsonValue *value, char out[TOKENIZER_QUOTED]);
+/* Say that `what` in the file should be as expected; found is NULL if it is missing. Returns -1. */
+int tokenizer_refuse(const char *path, const char *what, const JsonValue *found, const char *expected, char err[512]);
+
 /* ---- tokenizer/added.c ------------------------------------------------------------------------------------------- */
+
+/* An added token as the files have it. */
+typedef struct {
+    const char *text;
+    size_t length; /* 0: left out, as an earlier entry has the same text */
+    size_t order;  /* its index */
+    JsonValue number;
+    bool special, normalized;
+    bool named; /* it has no number */
+    const char *path;
+} AddedEntry;
+
+typedef struct {
+    AddedEntry *entries;
+    size_t count;
+    InputFile config, map, tokens; /* tokenizer_config.json, special_tokens_map.json, added_tokens.json */
+    bool use_map;                  /* special_tokens_map.json counts */
+    const JsonValue *begin;        /* the text of "bos_token"; NULL if there is none */
+} AddedList;
+
+/* List the added tokens, in the order of their ids: those of the folder or, if that is NULL, `own`, which is the list in
+ * the tokenizer.json at path. Without a tokenizer.json, own is NULL. Settings in the folder that change ids or text in
+ * other ways are refused. tokenizer_free_added() is to be called in any case; `own` must live until then. */
+int tokenizer_collect_added(AddedList *list, const JsonValue *own, const char *path, const char *folder, char err[512]);
+/* Enter them into the tables, which have the vocabulary and memory for them. */
+int tokenizer_enter_added(Tokenizer *t, const AddedList *list, char err[512]);
+void tokenizer_free_added(AddedList *list);
+
+/* ---- tokenizer/trie.c -------------------------------------------------------------------------------------------- */
 
 /* Fill in the nodes and last[] of a set with one token or more, which are sorted and all different. -1 when out of
  * memory. */
