@@ -124,11 +124,13 @@ static int append_match(AddedMatches *found, size_t at, const AddedToken *token)
 int tokenizer_search_added(const AddedSet *set, const char *s, size_t n, const char *plain, AddedMatches *found)
 {
     uint32_t node = 0;
-    for (size_t i = set->count ? n : 0; i-- > 0;) {
-        unsigned char byte = (unsigned char)s[i];
-        if (node == 0 && !set->last[byte])
-            continue;
-        node = plain && plain[i] ? 0 : next_node(set->nodes, node, byte);
+    for (size_t i = set->count ? n : 0; i > 0;) {
+        while (node == 0 && i > 0 && !set->last[(unsigned char)s[i - 1]])
+            i--;
+        if (i == 0)
+            break;
+        i--;
+        node = plain && plain[i] ? 0 : next_node(set->nodes, node, (unsigned char)s[i]);
         uint32_t longest = set->nodes[node].longest;
         if (longest != UNSET && append_match(found, i, &set->items[longest]))
             return -1;
