@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "generate/stops.h"
 
 /* ---- text as it comes -------------------------------------------------------------------------------------------- */
 
@@ -17,6 +18,7 @@ typedef struct {
     const Tokenizer *tokenizer;
     const GenerateOptions *o;
     Generated *out;
+    Stops stops;
     Text joined; /* the bytes of the answer's tokens */
     size_t sent; /* how many of the bytes were passed on */
     double start;
@@ -49,33 +51,6 @@ static int send_text(Generation *g, size_t end)
     return g->o->on_text && g->o->on_text(g->o->context, text->bytes + before, text->length - before) ? 1 : 0;
 }
 
-/* Where the first stop text begins among those that end behind `from`; SIZE_MAX if there is none. */
-static size_t find_stop(const Generation *g, size_t from)
-{
-    size_t first = SIZE_MAX;
-    for (size_t i = 0; i < g->o->n_stops; i++) {
-        const char *stop = g->o->stops[i];
-        size_t length = strlen(stop), begin = from < length ? 0 : from - length + 1;
-        const char *at = length ? memmem(g->joined.bytes + begin, g->joined.length - begin, stop, length) : NULL;
-        if (at)
-            first = MIN(first, (size_t)(at - g->joined.bytes));
-    }
-    return first;
-}
-
-/* How many of the last bytes may be the beginning of a stop text. */
-static size_t begun_stop(const Generation *g)
-{
-    size_t most = 0;
-    for (size_t i = 0; i < g->o->n_stops; i++) {
-        size_t n = MIN(strlen(g->o->stops[i]), g->joined.length + 1);
-        while (n-- > most + 1)
-            if (memcmp(g->joined.bytes + g->joined.length - n, g->o->stops[i], n) == 0)
-                most = n;
-    }
-    return most;
-}
-
 /* Add the text of one more token, and pass on what is certain. Returns 1, with the reason set, if the answer ends
  * here. */
 static int add_text(Generation *g, int id)
@@ -88,13 +63,13 @@ static int add_text(Generation *g, int id)
         return 0;
     if (text_append(&g->joined, piece, length))
         return fail(g->err, "out of memory for the text");
-    size_t stop = find_stop(g, before);
+    size_t stop = stops_read(&g->stops, piece, length, before);
     if (stop != SIZE_MAX) {
         g->joined.length = stop;
         g->out->reason = FINISH_STOP;
         return 1;
     }
-    size_t certain = g->joined.length - begun_stop(g);
+    size_t certain = g->joined.length - stops_begun(&g->stops);
     if (certain <= g->sent)
         return 0;
     int status = send_text(g, g->sent + text_complete_prefix(g->joined.bytes + g->sent, certain - g->sent));
@@ -219,9 +194,11 @@ int generate(Model *m, RunState *s, Sampler *sampler, const Tokenizer *t, const 
                         prompt[i], m->config.vocab_size - 1);
         sampler_accept(sampler, prompt[i]);
     }
-    int status = answer(&g, prompt, n_prompt);
+    int status = stops_begin(&g.stops, o->stops, o->n_stops) ? fail(err, "out of memory for %zu stop texts", o->n_stops)
+                                                             : answer(&g, prompt, n_prompt);
     if (status == 0 && send_text(&g, g.joined.length) < 0)
         status = -1;
+    stops_free(&g.stops);
     text_free(&g.joined);
     return status;
 }

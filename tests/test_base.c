@@ -533,6 +533,17 @@ static void test_hash(void)
         most = MAX(most, buckets[bucket]);
     }
     check(most <= 12, "%zu of %d names meet in one of %d places", most, NAMES, BUCKETS);
+    /* pairs that a hash without a key puts into one place */
+    memset(buckets, 0, BUCKETS);
+    most = 0;
+    for (uint32_t x = 0; x < 4096; x++)
+        for (uint32_t y = 0; y < 4096; y++)
+            if (((uint64_t)x << 32 | y) * HASH_GOLDEN >> 52 == 0) {
+                size_t bucket = hash_pair(x, y, one) >> 52;
+                buckets[bucket]++;
+                most = MAX(most, buckets[bucket]);
+            }
+    check(most > 0 && most <= 40, "%zu of 4096 pairs meet in one of 4096 places", most);
     free(buckets);
 }
 
