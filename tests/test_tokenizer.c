@@ -12,6 +12,7 @@
 #include "check.h"
 #include "json.h"
 #include "tokenizer.h"
+#include "tokenizer/internal.h"
 
 #define SMALL "tests/data/tokenizer"
 
@@ -362,6 +363,10 @@ static const struct {
      "\"special\":false},{\"id\":600,\"content\":\"xy\",\"normalized\":true},"
      "{\"id\":601,\"content\":\"xy\",\"normalized\":true}]",
      "\"xy\" is listed twice"},
+    {"\"special\":false}]",
+     "\"special\":false},{\"id\":600,\"content\":\"e\u0301y\",\"normalized\":true},"
+     "{\"id\":601,\"content\":\"\u00e9y\",\"normalized\":true}]",
+     "y\" is listed twice"},
     {"<|im_end|>", "<|im_start|>", "\"<|im_start|>\" is listed twice"},
     {"\"content\":\"<|endoftext|>\"", "\"content\":\"\"", "an added token is"},
     {"\"content\":\"<|endoftext|>\"", "\"content\":7", "an added token is"},
@@ -674,6 +679,83 @@ static void check_damage(const char *json)
     free(text);
 }
 
+/* ---- added tokens against their definition ---- */
+
+static uint32_t random_state = 7;
+
+static size_t random_below(size_t n)
+{
+    random_state = random_state * 1664525 + 1013904223;
+    return random_state / 65536 % n;
+}
+
+/* The longest token that text[at..n) begins with and that has no plain byte; NULL if there is none. */
+static const AddedToken *longest_at(const AddedSet *set, const char *text, const char *plain, size_t at, size_t n)
+{
+    const AddedToken *best = NULL;
+    for (size_t i = 0; i < set->count; i++) {
+        const AddedToken *a = &set->items[i];
+        bool fits = a->length <= n - at && memcmp(text + at, a->text, a->length) == 0 &&
+                    !(plain && memchr(plain + at, 1, a->length));
+        if (fits && (!best || a->length > best->length))
+            best = a;
+    }
+    return best;
+}
+
+/* A set of up to 8 different tokens of a, b and c, of 1 to 6 letters. */
+static void random_set(AddedSet *set, char texts[8][8], AddedToken items[8])
+{
+    *set = (AddedSet){.items = items};
+    for (size_t k = random_below(8) + 1; k > 0; k--) {
+        size_t length = random_below(6) + 1, i;
+        for (i = 0; i < length; i++)
+            texts[set->count][i] = (char)('a' + random_below(3));
+        for (i = 0; i < set->count; i++)
+            if (items[i].length == length && memcmp(items[i].text, texts[set->count], length) == 0)
+                break;
+        if (i == set->count) {
+            items[i] = (AddedToken){texts[i], length, (int)i};
+            set->count++;
+        }
+    }
+    qsort(items, set->count, sizeof *items, tokenizer_compare_added);
+}
+
+static void check_trie(void)
+{
+    size_t matches = 0;
+    for (int round = 0; round < 2000; round++) {
+        char texts[8][8], text[40], plain[40];
+        AddedToken items[8];
+        AddedSet set;
+        AddedMatches found = {0};
+        bool same = true, use_plain = round % 2;
+        size_t n = random_below(40), k;
+        random_set(&set, texts, items);
+        for (size_t i = 0; i < n; i++) {
+            text[i] = (char)('a' + random_below(3));
+            plain[i] = random_below(6) == 0;
+        }
+        if (tokenizer_build_trie(&set) || tokenizer_search_added(&set, text, n, use_plain ? plain : NULL, &found))
+            exit(1);
+        k = found.count;
+        for (size_t i = 0; i < n; i++) {
+            const AddedToken *expected = longest_at(&set, text, use_plain ? plain : NULL, i, n);
+            if (expected)
+                same = same && k > 0 && found.items[k - 1].at == i && found.items[k - 1].token == expected && k--;
+            const AddedToken *whole = longest_at(&set, text + i, NULL, 0, MIN(n - i, 3));
+            same = same && (tokenizer_find_added(&set, text + i, MIN(n - i, 3)) ==
+                            (whole && whole->length == MIN(n - i, 3) ? whole : NULL));
+        }
+        check(same && k == 0, "round %d: %zu tokens, %.*s", round, set.count, (int)n, text);
+        matches += found.count;
+        free(found.items);
+        free(set.nodes);
+    }
+    check(matches > 5000, "%zu matches", matches);
+}
+
 /* ---- merging against its definition ---- */
 
 static int ranks[600][600], results[600][600], byte_ids[256];
@@ -716,14 +798,6 @@ static size_t merge_by_definition(int *ids, size_t n)
         memmove(ids + best + 1, ids + best + 2, (n - best - 2) * sizeof *ids);
         n--;
     }
-}
-
-static uint32_t random_state = 7;
-
-static size_t random_below(size_t n)
-{
-    random_state = random_state * 1664525 + 1013904223;
-    return random_state / 65536 % n;
 }
 
 static bool merges_as_defined(Tokenizer *t, const char *word, size_t length)
@@ -1528,6 +1602,7 @@ int main(void)
     check_complete_prefix();
     check_invalid(t);
     check_pieces(t);
+    check_trie();
     check_merging(t, json);
     check_long_word(t);
     tokenizer_close(t);

@@ -22,7 +22,7 @@
 static AddedEntry *append_entry(AddedList *list, const JsonValue *text, const char *path)
 {
     AddedEntry *e = &list->entries[list->count]; /* there is memory for all */
-    *e = (AddedEntry){.text = text->text, .length = text->length, .order = list->count, .path = path};
+    *e = (AddedEntry){.text = text->text, .length = text->length, .order = list->appended++, .path = path};
     list->count++;
     return e;
 }
@@ -232,8 +232,6 @@ static void sort_entries(AddedList *list)
             list->entries[out++] = *e;
     }
     list->count = out;
-    for (size_t i = 0; i < out; i++)
-        list->entries[i].order = i;
 }
 
 static int compare_texts(const void *a, const void *b)
@@ -368,21 +366,6 @@ static int enter_token(Tokenizer *t, const AddedEntry *e, char err[512])
     return 0;
 }
 
-/* By their bytes from the last to the first: a token comes before those that end with it. */
-static int compare_backwards(const void *a, const void *b)
-{
-    const AddedToken *x = a, *y = b;
-    size_t common = MIN(x->length, y->length);
-    for (size_t i = 1; i <= common; i++) {
-        unsigned char bx = (unsigned char)x->text[x->length - i], by = (unsigned char)y->text[y->length - i];
-        if (bx != by)
-            return bx < by ? -1 : 1;
-    }
-    if (x->length != y->length)
-        return x->length < y->length ? -1 : 1;
-    return 0;
-}
-
 int tokenizer_enter_added(Tokenizer *t, const AddedList *list, char err[512])
 {
     char shown[TEXT_PRINTABLE];
@@ -396,9 +379,9 @@ int tokenizer_enter_added(Tokenizer *t, const AddedList *list, char err[512])
             return -1;
     for (size_t i = 0; i < COUNT_OF(t->added); i++) {
         AddedSet *set = &t->added[i];
-        qsort(set->items, set->count, sizeof *set->items, compare_backwards);
+        qsort(set->items, set->count, sizeof *set->items, tokenizer_compare_added);
         for (size_t k = 1; k < set->count; k++) /* different texts may have the same NFC */
-            if (compare_backwards(&set->items[k - 1], &set->items[k]) == 0)
+            if (tokenizer_compare_added(&set->items[k - 1], &set->items[k]) == 0)
                 return fail(err, "%s: added token \"%s\" is listed twice", list->entries->path,
                             text_printable(set->items[k].text, set->items[k].length, shown));
         if (set->count && tokenizer_build_trie(set))

@@ -132,7 +132,7 @@ int tokenizer_refuse(const char *path, const char *what, const JsonValue *found,
 typedef struct {
     const char *text;
     size_t length; /* 0: left out, as an earlier entry has the same text */
-    size_t order;  /* its index */
+    size_t order;  /* how many were appended before */
     JsonValue number;
     bool special, normalized;
     bool named; /* it has no number */
@@ -141,7 +141,7 @@ typedef struct {
 
 typedef struct {
     AddedEntry *entries;
-    size_t count;
+    size_t count, appended;
     InputFile config, map, tokens; /* tokenizer_config.json, special_tokens_map.json, added_tokens.json */
     bool use_map;                  /* special_tokens_map.json counts */
     const JsonValue *begin;        /* the text of "bos_token"; NULL if there is none */
@@ -157,8 +157,9 @@ void tokenizer_free_added(AddedList *list);
 
 /* ---- tokenizer/trie.c -------------------------------------------------------------------------------------------- */
 
-/* Fill in the nodes and last[] of a set with one token or more, which are sorted and all different. -1 when out of
- * memory. */
+/* For qsort(): order tokens by their bytes from the last to the first, each before those that end with it. */
+int tokenizer_compare_added(const void *a, const void *b);
+/* Fill in the nodes and last[] of a set with one token or more, so sorted and all different. -1 when out of memory. */
 int tokenizer_build_trie(AddedSet *set);
 /* The token of the set with this text; NULL if there is none. */
 const AddedToken *tokenizer_find_added(const AddedSet *set, const char *text, size_t length);

@@ -20,6 +20,20 @@
 
 /* ---- the trie ---------------------------------------------------------------------------------------------------- */
 
+int tokenizer_compare_added(const void *a, const void *b)
+{
+    const AddedToken *x = a, *y = b;
+    size_t common = MIN(x->length, y->length);
+    for (size_t i = 1; i <= common; i++) {
+        unsigned char bx = (unsigned char)x->text[x->length - i], by = (unsigned char)y->text[y->length - i];
+        if (bx != by)
+            return bx < by ? -1 : 1;
+    }
+    if (x->length != y->length)
+        return x->length < y->length ? -1 : 1;
+    return 0;
+}
+
 /* The child of the node for that byte; 0, which is the root, if it has none. */
 static uint32_t find_child(const TrieNode *nodes, uint32_t node, unsigned char byte)
 {
@@ -124,16 +138,16 @@ static int append_match(AddedMatches *found, size_t at, const AddedToken *token)
 int tokenizer_search_added(const AddedSet *set, const char *s, size_t n, const char *plain, AddedMatches *found)
 {
     uint32_t node = 0;
-    for (size_t i = set->count ? n : 0; i > 0;) {
+    size_t i = set->count ? n : 0;
+    for (;;) {
         while (node == 0 && i > 0 && !set->last[(unsigned char)s[i - 1]])
             i--;
         if (i == 0)
-            break;
+            return 0;
         i--;
         node = plain && plain[i] ? 0 : next_node(set->nodes, node, (unsigned char)s[i]);
         uint32_t longest = set->nodes[node].longest;
         if (longest != UNSET && append_match(found, i, &set->items[longest]))
             return -1;
     }
-    return 0;
 }
