@@ -24,7 +24,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/hash.h"
 #include "base/memory.h"
 #include "base/threads.h"
 #include "kernels/vector.h"
@@ -150,11 +149,11 @@ static int read_header(SafetensorsFile *st)
 
 /* ---- the header's entries ---------------------------------------------------------------------------------------- */
 
-/* The table of names: open addressing, at most half full, seeded by its own address. Return the slot that has the
- * name's index, or the empty slot where it would go. */
+/* The table of names: open addressing, at most half full. Return the slot that has the name's index, or the empty slot
+ * where it would go. */
 static uint32_t *lookup_slot(const SafetensorsFile *st, const char *name, size_t length)
 {
-    for (size_t i = (size_t)hash_bytes(name, length, (uintptr_t)st->lookup);; i++) {
+    for (size_t i = (size_t)hash_bytes(name, length, st->lookup_key);; i++) {
         uint32_t *slot = &st->lookup[i & (st->lookup_size - 1)];
         const SafetensorsTensor *t = *slot ? &st->tensors[*slot - 1] : NULL;
         if (!t || text_same(t->name, t->name_length, name, length))
@@ -164,6 +163,7 @@ static uint32_t *lookup_slot(const SafetensorsFile *st, const char *name, size_t
 
 static int allocate_tensors(SafetensorsFile *st, size_t n)
 {
+    st->lookup_key = hash_new_key();
     st->lookup_size = 2;
     while (st->lookup_size / 2 < n)
         st->lookup_size *= 2;

@@ -17,6 +17,7 @@
 
 #include "base/text.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "json.h"
 #include "net.h"
 
@@ -80,6 +81,7 @@ struct SafetensorsFile {
     size_t n_tensors;
     uint32_t *lookup;   /* hash table: 1 + index into tensors, 0 is empty */
     size_t lookup_size; /* a power of two */
+    HashKey lookup_key;
     uint64_t *shapes;   /* storage for all shapes */
 
     SafetensorsFile *shards; /* sharded checkpoint: its files, opened by checkpoint/; this struct then has no data */

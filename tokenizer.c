@@ -334,52 +334,6 @@ static int merge_word(const Tokenizer *t, const char *s, size_t length, IdList *
     return 0;
 }
 
-/* ---- added tokens ------------------------------------------------------------------------------------------------ */
-
-/* The first of the tokens [low, high), all longer than k and sorted, whose byte k is at least `byte`. */
-static const AddedToken *first_with(const AddedToken *low, const AddedToken *high, size_t k, int byte)
-{
-    while (low < high) {
-        const AddedToken *middle = low + (high - low) / 2;
-        if ((unsigned char)middle->text[k] < byte)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* The tokens that agree with the first k bytes of s are a range of the sorted set, which each further byte narrows. */
-const AddedToken *tokenizer_match_added(const AddedSet *set, const char *s, size_t n)
-{
-    const AddedToken *best = NULL, *low = set->items, *high = set->count ? low + set->count : low;
-    for (size_t k = 0; k < n && low < high; k++) {
-        if (low->length == k) /* this one ends here; the others are longer */
-            low++;
-        low = first_with(low, high, k, (unsigned char)s[k]);
-        high = first_with(low, high, k, (unsigned char)s[k] + 1);
-        if (low < high && low->length == k + 1)
-            best = low;
-    }
-    return best;
-}
-
-/* The first added token in s[*at..n), whose position *at becomes; NULL if there is none. plain: NULL, or a byte for
- * each of s, which is 1 if it can't be part of one. */
-static const AddedToken *next_added(const AddedSet *set, const char *s, size_t n, const char *plain, size_t *at)
-{
-    for (size_t i = *at; set->count && i < n; i++) {
-        if (!set->first[(unsigned char)s[i]])
-            continue;
-        const AddedToken *found = tokenizer_match_added(set, s + i, n - i);
-        if (found && !(plain && memchr(plain + i, 1, found->length))) {
-            *at = i;
-            return found;
-        }
-    }
-    return NULL;
-}
-
 /* ---- encoding ---------------------------------------------------------------------------------------------------- */
 
 /* Most words of a text have occurred before. Short words and their ids are kept in a table that has one slot for each
@@ -453,18 +407,24 @@ static int encode_between(Tokenizer *t, const char *s, size_t n, bool added, IdL
  * tokenizer_encode_marked() */
 static int encode_set(Tokenizer *t, int set, const char *s, size_t n, bool added, const char *plain, IdList *ids)
 {
-    for (size_t begin = 0;;) {
-        size_t end = begin;
-        const AddedToken *a = added ? next_added(&t->added[set], s, n, plain, &end) : NULL;
-        size_t length = (a ? end : n) - begin;
-        int status = set == BEFORE_NFC ? encode_between(t, s + begin, length, added && !plain, ids)
-                                       : encode_words(t, s + begin, length, ids);
-        if (status || !a)
-            return status;
-        if (id_list_append(ids, a->id))
-            return -1;
-        begin = end + a->length;
+    AddedMatches found = {0};
+    int status = added ? tokenizer_search_added(&t->added[set], s, n, plain, &found) : 0;
+    for (size_t begin = 0; status == 0;) {
+        while (found.count && found.items[found.count - 1].at < begin) /* overlaps the one before */
+            found.count--;
+        const AddedMatch *next = found.count ? &found.items[found.count - 1] : NULL;
+        size_t length = (next ? next->at : n) - begin;
+        if (set == BEFORE_NFC)
+            status = encode_between(t, s + begin, length, added && !plain, ids);
+        else
+            status = encode_words(t, s + begin, length, ids);
+        if (status || !next)
+            break;
+        status = id_list_append(ids, next->token->id);
+        begin = next->at + next->token->length;
     }
+    free(found.items);
+    return status;
 }
 
 /* Append the ids of text between added tokens that were found before NFC. */
@@ -521,8 +481,8 @@ bool tokenizer_is_special(const Tokenizer *t, int id)
 int tokenizer_id(const Tokenizer *t, const char *token, size_t length)
 {
     for (size_t i = 0; i < COUNT_OF(t->added); i++) {
-        const AddedToken *a = tokenizer_match_added(&t->added[i], token, length);
-        if (a && a->length == length)
+        const AddedToken *a = tokenizer_find_added(&t->added[i], token, length);
+        if (a)
             return a->id;
     }
     char *scratch = malloc(length + 1);
@@ -564,6 +524,7 @@ void tokenizer_close(Tokenizer *t)
         for (size_t i = 0; i < t->added[set].count; i++)
             free(t->added[set].items[i].text);
         free(t->added[set].items);
+        free(t->added[set].nodes);
     }
     void *const tables[] = {t->bytes,         t->pieces,           t->vocab,      t->merges,
                             t->boundary_rank, t->character_tokens, t->word_cache, t->default_system};

@@ -1,4 +1,5 @@
-/* Hashes of bytes, for hash tables in memory. */
+/* Hashes for hash tables in memory. Whoever writes the file that a table is filled from must not be able to choose keys
+ * that all collide, so each table has a random key of its own. It decides where an entry lies, and nothing else. */
 #ifndef HASH_H
 #define HASH_H
 
@@ -6,23 +7,26 @@
 
 #define HASH_GOLDEN 0x9e3779b97f4a7c15u /* 2^64 / golden ratio: multiplying by it spreads bits upwards */
 
-/* Spread the bits of x over all 64. */
+/* Spread the bits of x over all 64: where keys do not come from outside, or collisions cost nothing. */
 static inline uint64_t hash_mix(uint64_t x)
 {
     x *= HASH_GOLDEN;
     return x ^ x >> 32;
 }
 
-/* A table whose keys come from outside should pass a seed that differs from run to run, such as the table's own
- * address: then nobody can write a file whose keys all collide. */
-static inline uint64_t hash_bytes(const char *bytes, size_t length, uint64_t seed)
+typedef struct {
+    uint64_t a, b;
+} HashKey;
+HashKey hash_new_key(void);
+
+/* SipHash-1-3: without the key, nobody can find texts that collide more often than by chance. All bits are good. */
+uint64_t hash_bytes(const char *bytes, size_t length, HashKey key);
+
+/* The upper bits of the result are the hash: for a random key, any two pairs agree in the upper k bits with a
+ * probability of about 1 in 2^k (Thorup, High Speed Hashing for Integers and Strings). */
+static inline uint64_t hash_pair(uint32_t x, uint32_t y, HashKey key)
 {
-    uint64_t h = hash_mix(seed + length + 1), last = 0;
-    for (; length >= 8; bytes += 8, length -= 8)
-        h = hash_mix(h ^ load_u64(bytes));
-    for (size_t i = 0; i < length; i++)
-        last = last << 8 | (unsigned char)bytes[i];
-    return hash_mix(h ^ last);
+    return (key.a + x) * (key.b + y);
 }
 
 #endif

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/download.h"
 #include "base/file.h"
 #include "checkpoint/config.h"
 #include "checkpoint/locate.h"
@@ -60,7 +61,7 @@ static int explain_missing_shard(const Checkpoint *c, const JsonValue *first, si
     return fail(err, "%s: its shard %s is missing, with %zu tensor%s (\"%s\"%s); %s fetches it",
                 path_printable(c->index_path, shown), text_printable(first->text, first->length, name), n,
                 n > 1 ? "s" : "", text_printable(first->key, first->key_length, tensor), n > 1 ? " ..." : "",
-                locate_download_command());
+                download_command());
 }
 
 /* Open the shard that n entries name: all of their tensors must be in it. */
@@ -245,7 +246,7 @@ int checkpoint_read_config(Checkpoint *c, Config *config, char err[512])
     if (file_exists(path))
         text = file_read(path, (size_t)16 << 20, &length, err);
     else
-        fail(err, "%s is missing, which tells the model's sizes; %s fetches it", shown, locate_download_command());
+        fail(err, "%s is missing, which tells the model's sizes; %s fetches it", shown, download_command());
     free(path);
     int status = text ? config_parse(config, text, length, shown, err) : -1;
     free(text);

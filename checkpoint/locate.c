@@ -10,45 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/download.h"
 #include "base/file.h"
-
-#ifdef __APPLE__
-#include <mach-o/dyld.h>
-#endif
 
 bool locate_has_weights(const char *folder)
 {
     return file_exists_in(folder, WEIGHTS_NAME) || file_exists_in(folder, WEIGHTS_INDEX_NAME);
-}
-
-/* ---- what comes with the program --------------------------------------------------------------------------------- */
-
-/* The file of the running program, links resolved; fresh. NULL if the system does not tell. */
-static char *program_path(void)
-{
-#ifdef __APPLE__
-    char path[4096];
-    uint32_t size = sizeof path;
-    return _NSGetExecutablePath(path, &size) == 0 ? realpath(path, NULL) : NULL;
-#else
-    return realpath("/proc/self/exe", NULL);
-#endif
-}
-
-/* The folder of that file, fresh, or NULL. */
-static char *program_folder(void)
-{
-    char *program = program_path(), *folder = program ? path_folder(program) : NULL;
-    free(program);
-    return folder;
-}
-
-const char *locate_download_command(void)
-{
-    char *folder = program_folder();
-    bool installed = folder && !file_exists("download.sh") && file_exists_in(folder, "run-download");
-    free(folder);
-    return installed ? "run-download" : "./download.sh";
 }
 
 /* ---- what an argument means -------------------------------------------------------------------------------------- */
@@ -131,12 +98,12 @@ static char *find_in_cache(const char *id, char err[512])
     path_printable(id, name);
     if (there && !path)
         fail(err, "%s: the Hugging Face cache has no snapshot of it for refs/main (%s); %s %s fetches it", name,
-             path_printable(repository, shown), locate_download_command(), name);
+             path_printable(repository, shown), download_command(), name);
     else if (!there && cache && strchr(id, '/'))
         fail(err, "%s: no such file or folder, and not in the Hugging Face cache (%s); %s %s fetches it", name,
-             path_printable(cache, shown), locate_download_command(), name);
+             path_printable(cache, shown), download_command(), name);
     else if (!there) /* without a slash it is more likely meant as a file's name than as a model's */
-        fail(err, "%s: no such file or folder; %s fetches a model", name, locate_download_command());
+        fail(err, "%s: no such file or folder; %s fetches a model", name, download_command());
     free(repository);
     free(cache);
     return path;
@@ -150,8 +117,7 @@ char *locate_model(const char *model, char err[512])
     if (errno == ENOENT && is_hub_id(model))
         return find_in_cache(model, err);
     if (errno == ENOENT)
-        fail(err, "%s: %s; %s fetches a model", path_printable(model, shown), strerror(ENOENT),
-             locate_download_command());
+        fail(err, "%s: %s; %s fetches a model", path_printable(model, shown), strerror(ENOENT), download_command());
     else
         fail(err, "%s: %s", path_printable(model, shown), strerror(errno));
     return NULL;
@@ -185,12 +151,12 @@ char *locate_default(bool *is_demo, char err[512])
     *is_demo = !locate_has_weights(".");
     if (!*is_demo)
         return allocated(strdup("."), err);
-    char *folder = program_folder(), *found = folder ? find_demo(folder) : NULL;
+    char *folder = download_program_folder(), *found = folder ? find_demo(folder) : NULL;
     if (!found)
         fail(err,
              "there is no " WEIGHTS_NAME " here, and no demo model beside the program; "
              "%s fetches Qwen2.5-0.5B-Instruct",
-             locate_download_command());
+             download_command());
     free(folder);
     return found;
 }

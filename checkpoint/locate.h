@@ -9,9 +9,6 @@
 #define WEIGHTS_INDEX_NAME "model.safetensors.index.json"
 bool locate_has_weights(const char *folder); /* is one of these in the folder, even as a link to nothing? */
 
-/* The command that downloads a model, for messages: ./download.sh, or run-download where the program was installed. */
-const char *locate_download_command(void);
-
 /* Each returns a fresh path, or NULL and a sentence. */
 
 /* Find what a model argument means: the file or folder of that name, else the snapshot of a hub id in the local Hugging

@@ -122,25 +122,20 @@ static int fill_delta(void *context, size_t tensor, FileBuffer *out, char err[51
     return 0;
 }
 
-static JsonValue member(const char *key, const char *text, JsonValue *next)
+static JsonValue member(const char *key, const char *text)
 {
-    return (JsonValue){.type = JSON_STRING,
-                       .key = key,
-                       .key_length = (uint32_t)strlen(key),
-                       .text = text,
-                       .length = strlen(text),
-                       .next = next};
+    return (JsonValue){
+        .type = JSON_STRING, .key = key, .key_length = (uint32_t)strlen(key), .text = text, .length = strlen(text)};
 }
 
 static int write_file(const Patch *p, const char *path, bool replace, char err[512])
 {
-    JsonValue result = member("result", p->result, NULL), base = member("base", p->base, &result);
-    JsonValue version = member("version", "1", &base), format = member("format", "run-patch", &version);
-    JsonValue metadata = {.type = JSON_OBJECT, .length = 4, .child = &format};
+    const JsonValue base = member("base", p->base), format = member("format", "run-patch"),
+                    result = member("result", p->result), version = member("version", "1");
     WriterContent content = {.tensors = p->tensors,
                              .n = 2 * p->n,
-                             .metadata = (const JsonValue *const[]){&metadata},
-                             .n_metadata = 1,
+                             .metadata = (const JsonValue *const[]){&base, &format, &result, &version},
+                             .n_metadata = 4,
                              .fill = fill_delta,
                              .context = p->deltas,
                              .replace = replace};

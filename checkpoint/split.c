@@ -24,7 +24,8 @@ typedef struct {
     const SafetensorsTensor **tensors; /* [n] all tensors, in the order in which they are written */
     size_t *first;                     /* [n_shards + 1] tensors of shard i: first[i] .. first[i + 1] - 1 */
     size_t n, n_shards;
-    const JsonValue **metadata; /* [checkpoint_file_count()] each file's, or NULL */
+    const JsonValue **metadata; /* [n_metadata] of all files */
+    size_t n_metadata;
     const char *directory;
     bool made;      /* the directory was made */
     NewFile *files; /* [n_files] companions, shards, index: in the order in which they get their names */
@@ -78,14 +79,16 @@ static int begin(Split *s, const Checkpoint *c, uint64_t max_bytes, char err[512
     s->checkpoint = c;
     s->tensors = calloc(n + 1, sizeof *s->tensors);
     s->first = calloc(n + 2, sizeof *s->first);
-    s->metadata = calloc(checkpoint_file_count(c), sizeof *s->metadata);
+    const JsonValue **each = calloc(checkpoint_file_count(c), sizeof *each);
     s->files = calloc(n + CHECKPOINT_COMPANIONS + 2, sizeof *s->files);
+    for (size_t i = 0; each && i < checkpoint_file_count(c); i++)
+        each[i] = json_get(checkpoint_file(c, i)->header, "__metadata__");
+    s->metadata = each ? writer_join_metadata(each, checkpoint_file_count(c), &s->n_metadata) : NULL;
+    free(each);
     if (!s->tensors || !s->first || !s->metadata || !s->files)
         return fail(err, "%s: out of memory for %zu tensors", c->argument, n);
     for (; s->n < n; s->n++)
         s->tensors[s->n] = checkpoint_tensor(c, s->n);
-    for (size_t i = 0; i < checkpoint_file_count(c); i++)
-        s->metadata[i] = json_get(checkpoint_file(c, i)->header, "__metadata__");
     cut(s, max_bytes);
     return 0;
 }
@@ -106,7 +109,7 @@ static int write_shard(Split *s, size_t shard, const char *path, char err[512])
     WriterContent content = {.tensors = s->tensors + s->first[shard],
                              .n = s->first[shard + 1] - s->first[shard],
                              .metadata = s->metadata,
-                             .n_metadata = checkpoint_file_count(s->checkpoint),
+                             .n_metadata = s->n_metadata,
                              .progress = s->progress,
                              .progress_context = s->context,
                              .replace = s->replace};

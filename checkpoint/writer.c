@@ -22,42 +22,45 @@ static int compare_meta(const void *left, const void *right)
     return a->rank < b->rank ? -1 : 1;
 }
 
-/* List the members of all objects, *n of them: the first object's count, and in an object the last. Fresh, or NULL. */
-static Meta *list_metadata(const WriterContent *c, size_t *n)
+const JsonValue **writer_join_metadata(const JsonValue *const *objects, size_t n_objects, size_t *n)
 {
-    size_t room = 1;
-    for (size_t i = 0; i < c->n_metadata; i++)
-        room += c->metadata[i] ? c->metadata[i]->length : 0;
+    size_t room = 1, count = 0;
+    for (size_t i = 0; i < n_objects; i++)
+        room += objects[i] ? objects[i]->length : 0;
     Meta *all = calloc(room, sizeof *all);
-    *n = 0;
-    for (size_t i = 0; all && i < c->n_metadata; i++) {
-        const JsonValue *object = c->metadata[i];
-        size_t rank = object ? *n + object->length : 0;
-        for (const JsonValue *v = object ? object->child : NULL; v; v = v->next)
-            all[(*n)++] = (Meta){v, rank--};
+    const JsonValue **joined = calloc(room, sizeof *joined);
+    if (!all || !joined) {
+        free(all);
+        free(joined);
+        return NULL;
     }
-    return all;
+    for (size_t i = 0; i < n_objects; i++) {
+        size_t rank = objects[i] ? count + objects[i]->length : 0;
+        for (const JsonValue *v = objects[i] ? objects[i]->child : NULL; v; v = v->next)
+            all[count++] = (Meta){v, rank--};
+    }
+    qsort(all, count, sizeof *all, compare_meta);
+    *n = 0;
+    for (size_t i = 0; i < count; i++) {
+        const JsonValue *v = all[i].member, *before = *n ? joined[*n - 1] : NULL;
+        if (!before || text_compare(v->key, v->key_length, before->key, before->key_length) != 0)
+            joined[(*n)++] = v;
+    }
+    free(all);
+    return joined;
 }
 
-/* Print "__metadata__":{...}, sorted by key; nothing if there is no member. -1 if memory runs out. */
-static int print_metadata(FILE *out, const WriterContent *c, size_t *members)
+/* Print "__metadata__":{...}; nothing if there is no member. */
+static void print_metadata(FILE *out, const WriterContent *c)
 {
-    Meta *all = list_metadata(c, members);
-    if (!all)
-        return -1;
-    qsort(all, *members, sizeof *all, compare_meta);
-    for (size_t i = 0; i < *members; i++) {
-        const JsonValue *v = all[i].member, *before = i ? all[i - 1].member : NULL;
-        if (before && text_compare(v->key, v->key_length, before->key, before->key_length) == 0)
-            continue;
+    for (size_t i = 0; i < c->n_metadata; i++) {
+        const JsonValue *v = c->metadata[i];
         fputs(i ? "," : "\"__metadata__\":{", out);
         json_write_string(out, v->key, v->key_length);
         fputc(':', out);
         json_write_string(out, v->text, v->length);
     }
-    fputs(*members ? "}" : "", out);
-    free(all);
-    return 0;
+    fputs(c->n_metadata ? "}" : "", out);
 }
 
 static void print_entry(FILE *out, const SafetensorsTensor *t, uint64_t offset)
@@ -83,20 +86,18 @@ static int compare_placed(const void *left, const void *right)
     return a->given < b->given ? -1 : 1;
 }
 
-static int print_header(FILE *out, const WriterContent *c, const Placed *order)
+static void print_header(FILE *out, const WriterContent *c, const Placed *order)
 {
     uint64_t offset = 0;
-    size_t members = 0;
     fputs("12345678{", out); /* room for the length */
-    int status = print_metadata(out, c, &members);
+    print_metadata(out, c);
     for (size_t i = 0; i < c->n; offset += order[i++].tensor->length) {
-        fputs(members || i ? "," : "", out);
+        fputs(c->n_metadata || i ? "," : "", out);
         print_entry(out, order[i].tensor, offset);
     }
     fputc('}', out);
     for (long length = ftell(out); length % 8 != 0; length++)
         fputc(' ', out);
-    return status;
 }
 
 /* Return the length and the header, padded, as a fresh text of *size bytes. */
@@ -104,8 +105,9 @@ static char *make_header(const char *path, const WriterContent *c, const Placed 
 {
     char *text = NULL;
     FILE *out = open_memstream(&text, size);
-    int status = out ? print_header(out, c, order) : -1;
-    if (!out || text_close_stream(out, &text) != 0 || status != 0) {
+    if (out)
+        print_header(out, c, order);
+    if (!out || text_close_stream(out, &text) != 0) {
         fail(err, "%s: out of memory for the header", path);
         free(text);
         return NULL;
@@ -189,7 +191,8 @@ int writer_write(NewFile *f, const char *path, const WriterContent *c, char err[
 
 int writer_check_target(const char *path, const Checkpoint *input, char err[512])
 {
-    for (size_t i = 0; i < checkpoint_file_count(input); i++) {
+    bool exists = file_exists(path);
+    for (size_t i = 0; exists && i < checkpoint_file_count(input); i++) {
         const char *file = checkpoint_file(input, i)->path;
         if (file_same(path, file))
             return fail(err, "%s is the same file as the input %s", path, file);

@@ -16,7 +16,7 @@ typedef int WriterFill(void *context, size_t i, FileBuffer *out, char err[512]);
 typedef struct {
     const SafetensorsTensor *const *tensors; /* [n] their name, dtype, shape, length */
     size_t n;
-    const JsonValue *const *metadata; /* [n_metadata] objects of strings, or NULL; of equal keys the first counts */
+    const JsonValue *const *metadata; /* [n_metadata] strings with keys that are sorted and all different */
     size_t n_metadata;
     WriterFill *fill; /* NULL: the bytes are copied from the tensors' files */
     void *context;
@@ -24,6 +24,10 @@ typedef struct {
     void *progress_context;
     bool replace; /* the file that has the name */
 } WriterContent;
+
+/* The members of all objects, each of which is one of strings, or NULL, as a WriterContent wants them. Of equal keys the
+ * first object's counts, and in an object the last. Fresh, or NULL when out of memory. */
+const JsonValue **writer_join_metadata(const JsonValue *const *objects, size_t n_objects, size_t *n);
 
 /* Write a new file, complete and accepted by safetensors_open(). The caller publishes it, and ends f in any case. What
  * no reader would take is refused: a tensor called "__metadata__", a name twice, a header over 100,000,000 bytes. */

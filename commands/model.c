@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/download.h"
 #include "checkpoint/edit.h"
 #include "checkpoint/locate.h"
 #include "commands/options.h"
@@ -24,7 +25,7 @@ static char *model_path(const char *model)
     char *path = locate_default(&is_demo, err);
     die_if(!path, err);
     if (is_demo)
-        notice("using the demo model, %s; %s fetches Qwen2.5-0.5B-Instruct", path, locate_download_command());
+        notice("using the demo model, %s; %s fetches Qwen2.5-0.5B-Instruct", path, download_command());
     return path;
 }
 

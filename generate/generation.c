@@ -36,33 +36,6 @@ static int send_text(Generation *g, size_t end)
     return g->options->on_text && g->options->on_text(g->options->context, text->bytes + before, text->length - before) ? 1 : 0;
 }
 
-/* Where the first stop text begins among those that end behind `from`; SIZE_MAX if there is none. */
-static size_t find_stop(const Generation *g, size_t from)
-{
-    size_t first = SIZE_MAX;
-    for (size_t i = 0; i < g->options->n_stops; i++) {
-        const char *stop = g->options->stops[i];
-        size_t length = strlen(stop), begin = from < length ? 0 : from - length + 1;
-        const char *at = length ? memmem(g->joined.bytes + begin, g->joined.length - begin, stop, length) : NULL;
-        if (at)
-            first = MIN(first, (size_t)(at - g->joined.bytes));
-    }
-    return first;
-}
-
-/* How many of the last bytes may be the beginning of a stop text. */
-static size_t begun_stop(const Generation *g)
-{
-    size_t most = 0;
-    for (size_t i = 0; i < g->options->n_stops; i++) {
-        size_t n = MIN(strlen(g->options->stops[i]), g->joined.length + 1);
-        while (n-- > most + 1)
-            if (memcmp(g->joined.bytes + g->joined.length - n, g->options->stops[i], n) == 0)
-                most = n;
-    }
-    return most;
-}
-
 /* Add the text of one more token, and pass on what is certain. Returns 1, with the reason set, if the answer ends
  * here. */
 static int add_text(Generation *g, int id)
@@ -75,13 +48,13 @@ static int add_text(Generation *g, int id)
         return 0;
     if (text_append(&g->joined, piece, length))
         return fail(g->err, "out of memory for the text");
-    size_t stop = find_stop(g, before);
+    size_t stop = stops_read(&g->stops, piece, length, before);
     if (stop != SIZE_MAX) {
         g->joined.length = stop;
         g->out->reason = FINISH_STOP;
         return 1;
     }
-    size_t certain = g->joined.length - begun_stop(g);
+    size_t certain = g->joined.length - stops_begun(&g->stops);
     if (certain <= g->sent)
         return 0;
     int status = send_text(g, g->sent + text_complete_prefix(g->joined.bytes + g->sent, certain - g->sent));
@@ -116,6 +89,8 @@ int generation_start(Generation *g, const Model *m, KvCache *cache, Sampler *sam
         g->tokens.items[g->tokens.count++] = prompt[i];
         sampler_accept(sampler, prompt[i]);
     }
+    if (stops_begin(&g->stops, o->stops, o->n_stops) != 0)
+        return fail(err, "out of memory for %zu stop texts", o->n_stops);
     kv_cache_rewind(cache, n_prompt - 1); /* the last token's logits are needed in any case */
     g->begin = cache->pos;
     return o->drafter ? draft_init(&g->draft, o->drafter, sampler, cache->ctx, err) : 0;
@@ -124,6 +99,7 @@ int generation_start(Generation *g, const Model *m, KvCache *cache, Sampler *sam
 void generation_free(Generation *g)
 {
     draft_free(&g->draft);
+    stops_free(&g->stops);
     id_list_free(&g->tokens);
     text_free(&g->joined);
 }

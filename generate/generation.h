@@ -6,6 +6,7 @@
 
 #include "generate/draft.h"
 #include "generate/sample.h"
+#include "generate/stops.h"
 #include "net.h"
 #include "tokenizer.h"
 
@@ -56,6 +57,7 @@ typedef struct {
     IdList tokens;  /* the prompt, then the answer */
     size_t n_prompt, begin; /* begin: tokens of the prompt that the cache had at the start */
     Draft draft;
+    Stops stops;
     Text joined; /* the bytes of the answer's tokens */
     size_t sent; /* how many of the bytes were passed on */
     double start, first; /* when it started, and when the first token was chosen */

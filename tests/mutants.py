@@ -18,7 +18,9 @@ TESTS_OF = {"json.c": ["test_json"],
             "safetensors.c": ["test_safetensors", "test_weights"],
             "checkpoint/weights.c": ["test_weights", "test_checkpoint"],
             "tokenizer.c": ["test_tokenizer"],
+            "tokenizer/added.c": ["test_tokenizer"],
             "tokenizer/read.c": ["test_tokenizer"],
+            "tokenizer/trie.c": ["test_tokenizer"],
             "tokenizer/chat.c": ["test_tokenizer"]}
 MODULES = [".", "base", "kernels", "tokenizer", "generate", "checkpoint"] # folders
 

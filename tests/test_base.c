@@ -591,28 +591,47 @@ static void test_quoted(void)
 static void test_hash(void)
 {
     enum { NAMES = 100000, BUCKETS = 1 << 17 };
+    const HashKey zero = {0, 0}, key = {1, 0};
     char bytes[64] = "", name[64];
+    /* the figures are Python's, whose hash() is SipHash-1-3, with the key 0 under PYTHONHASHSEED=0 */
+    check(hash_bytes("a", 1, zero) == 0x407448d2b89b1813u, "one byte");
+    check(hash_bytes("model.layers.0", 14, zero) == 0x0ec64dad99f8356eu, "14 bytes");
+    check(hash_bytes("0123456789abcdef", 16, zero) == 0x1d42b30f7e060c24u, "16 bytes");
+    HashKey one = hash_new_key(), other = hash_new_key();
+    check(one.a != other.a && one.b != other.b, "each table has a key of its own");
     for (size_t n = 0; n <= 40; n++) {
-        uint64_t all = hash_bytes(bytes, n, 1);
-        check(all != hash_bytes(bytes, n, 2), "%zu bytes: the seed counts", n);
-        check(all != hash_bytes(bytes, n + 1, 1), "%zu bytes of zero are not %zu", n, n + 1);
+        uint64_t all = hash_bytes(bytes, n, key);
+        check(all != hash_bytes(bytes, n, (HashKey){2, 0}) && all != hash_bytes(bytes, n, (HashKey){1, 1}),
+              "%zu bytes: the key counts", n);
+        check(all != hash_bytes(bytes, n + 1, key), "%zu bytes of zero are not %zu", n, n + 1);
         for (size_t i = 0; i < 8 * n; i++) {
             bytes[i / 8] ^= (char)(1 << i % 8);
-            check(hash_bytes(bytes, n, 1) != all, "bit %zu of %zu bytes counts", i, n);
+            check(hash_bytes(bytes, n, key) != all, "bit %zu of %zu bytes counts", i, n);
             bytes[i / 8] ^= (char)(1 << i % 8);
         }
     }
     memcpy(name + 1, "model.layers.0", 14);
-    check(hash_bytes("model.layers.0", 14, 1) == hash_bytes(name + 1, 14, 1), "at any address");
+    check(hash_bytes("model.layers.0", 14, key) == hash_bytes(name + 1, 14, key), "at any address");
     unsigned char *buckets = calloc(BUCKETS, 1);
     size_t most = 0;
     for (size_t i = 0; i < NAMES; i++) {
         size_t n = (size_t)snprintf(name, sizeof name, "model.layers.%zu.mlp.up_proj.weight", i);
-        size_t bucket = hash_bytes(name, n, 7) % BUCKETS;
+        size_t bucket = hash_bytes(name, n, key) % BUCKETS;
         buckets[bucket]++;
         most = MAX(most, buckets[bucket]);
     }
     check(most <= 12, "%zu of %d names meet in one of %d places", most, NAMES, BUCKETS);
+    /* pairs that a hash without a key puts into one place */
+    memset(buckets, 0, BUCKETS);
+    most = 0;
+    for (uint32_t x = 0; x < 4096; x++)
+        for (uint32_t y = 0; y < 4096; y++)
+            if (((uint64_t)x << 32 | y) * HASH_GOLDEN >> 52 == 0) {
+                size_t bucket = hash_pair(x, y, one) >> 52;
+                buckets[bucket]++;
+                most = MAX(most, buckets[bucket]);
+            }
+    check(most > 0 && most <= 40, "%zu of 4096 pairs meet in one of 4096 places", most);
     free(buckets);
 }
 

@@ -12,6 +12,7 @@
 #include "check.h"
 #include "json.h"
 #include "tokenizer.h"
+#include "tokenizer/internal.h"
 
 #define SMALL "tests/data/tokenizer"
 
@@ -356,12 +357,16 @@ static const struct {
     {"\"id\":594,\"content\":\"<|endoftext|>\"", "\"id\":594,\"content\":\"a\"", "is 594; expected 64"},
     {"\"special\":false}]",
      "\"special\":false},{\"id\":600,\"content\":\"x\",\"normalized\":true},"
-     "{\"id\":601,\"content\":\"x\",\"normalized\":true}]",
+     "{\"id\":601,\"content\":\"xy\",\"normalized\":true}]",
      "is 600; expected 87"},
     {"\"special\":false}]",
      "\"special\":false},{\"id\":600,\"content\":\"xy\",\"normalized\":true},"
      "{\"id\":601,\"content\":\"xy\",\"normalized\":true}]",
      "\"xy\" is listed twice"},
+    {"\"special\":false}]",
+     "\"special\":false},{\"id\":600,\"content\":\"e\u0301y\",\"normalized\":true},"
+     "{\"id\":601,\"content\":\"\u00e9y\",\"normalized\":true}]",
+     "y\" is listed twice"},
     {"<|im_end|>", "<|im_start|>", "\"<|im_start|>\" is listed twice"},
     {"\"content\":\"<|endoftext|>\"", "\"content\":\"\"", "an added token is"},
     {"\"content\":\"<|endoftext|>\"", "\"content\":7", "an added token is"},
@@ -543,6 +548,84 @@ static void check_older_form(const JsonValue *root)
     remove_file("vocab.json");
 }
 
+/* A folder whose tokenizer_config.json, added_tokens.json or special_tokens_map.json says something about tokens, and
+ * what the reference makes of it. */
+static bool config_case(void *json, const JsonValue *row)
+{
+    char err[512] = "";
+    const JsonValue *files = json_get(row, "files"), *refused_with = json_get(row, "refused");
+    JsonValue *root = json_parse(json, strlen(json), err);
+    bool older = false, same = true;
+    json_bool(json_get(row, "older"), &older);
+    write_older_form(root);
+    json_free(root);
+    remove_file("tokenizer_config.json");
+    if (!older)
+        write_text("tokenizer.json", json, strlen(json));
+    for (const JsonValue *file = files->child; file; file = file->next) {
+        char *content = NULL, name[64];
+        size_t length;
+        FILE *f = open_memstream(&content, &length);
+        json_print(f, file, JSON_COMPACT);
+        fclose(f);
+        snprintf(name, sizeof name, "%.*s", (int)file->key_length, file->key);
+        write_text(name, content, length);
+        free(content);
+    }
+    Tokenizer *t = tokenizer_open(folder, err);
+    if (refused_with) {
+        char *want = strndup(refused_with->text, refused_with->length);
+        same = !t && strstr(err, want) && strncmp(err, folder, strlen(folder)) == 0;
+        free(want);
+    } else {
+        for (const JsonValue *c = json_get(row, "encode")->child; c && same; c = c->next)
+            same = t && encode_case(t, c);
+        for (const JsonValue *c = json_get(row, "decode")->child; c && same; c = c->next)
+            same = t && decode_case(t, c);
+    }
+    if (!same)
+        printf("%s: %s\n", t ? "opened" : "refused", err);
+    tokenizer_close(t);
+    static const char *const names[] = {
+        "vocab.json",    "merges.txt", "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json",
+        "tokenizer.json"};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        remove_file(names[i]);
+    return same;
+}
+
+/* What a download may leave under each name is told, with the command that mends it. */
+static void check_wrong_files(const char *json)
+{
+    static const struct {
+        const char *bytes, *want;
+    } cases[] = {
+        {"", "is empty; ./download.sh fetches it"},
+        {"version https://git-lfs.github.com/spec/v1\noid sha256:c0382117\nsize 7031645\n",
+         "is a Git LFS pointer, not the file itself; get that with git lfs pull or ./download.sh; the real file has "
+         "7031645 bytes"},
+        {"<!DOCTYPE html>\n<html><body>Sign in</body>",
+         "is an HTML page that was saved under this name; ./download.sh fetches it"},
+        {"Entry not found", "is \"Entry not found\", a server's message that was saved under this name; ./download.sh"},
+        {"\x1f\x8b\x08\x08", "is compressed with gzip; unpack it with gunzip"},
+    };
+    static const char *const names[] = {"vocab.json", "merges.txt", "tokenizer_config.json", "tokenizer.json"};
+    char err[512];
+    JsonValue *root = json_parse(json, strlen(json), err);
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        for (size_t k = 0; k < COUNT_OF(cases); k++) {
+            char want[512];
+            write_older_form(root);
+            write_text(names[i], cases[k].bytes, strlen(cases[k].bytes));
+            snprintf(want, sizeof want, "/%s %s", names[i], cases[k].want);
+            check(!tokenizer_open(folder, err) && strstr(err, want), "%s", err);
+        }
+    static const char *const all[] = {"vocab.json", "merges.txt", "tokenizer_config.json"};
+    for (size_t i = 0; i < COUNT_OF(all); i++)
+        remove_file(all[i]);
+    json_free(root);
+}
+
 /* Merges as pairs, and the older form. */
 static void check_spellings(const char *json)
 {
@@ -596,6 +679,83 @@ static void check_damage(const char *json)
     free(text);
 }
 
+/* ---- added tokens against their definition ---- */
+
+static uint32_t random_state = 7;
+
+static size_t random_below(size_t n)
+{
+    random_state = random_state * 1664525 + 1013904223;
+    return random_state / 65536 % n;
+}
+
+/* The longest token that text[at..n) begins with and that has no plain byte; NULL if there is none. */
+static const AddedToken *longest_at(const AddedSet *set, const char *text, const char *plain, size_t at, size_t n)
+{
+    const AddedToken *best = NULL;
+    for (size_t i = 0; i < set->count; i++) {
+        const AddedToken *a = &set->items[i];
+        bool fits = a->length <= n - at && memcmp(text + at, a->text, a->length) == 0 &&
+                    !(plain && memchr(plain + at, 1, a->length));
+        if (fits && (!best || a->length > best->length))
+            best = a;
+    }
+    return best;
+}
+
+/* A set of up to 8 different tokens of a, b and c, of 1 to 6 letters. */
+static void random_set(AddedSet *set, char texts[8][8], AddedToken items[8])
+{
+    *set = (AddedSet){.items = items};
+    for (size_t k = random_below(8) + 1; k > 0; k--) {
+        size_t length = random_below(6) + 1, i;
+        for (i = 0; i < length; i++)
+            texts[set->count][i] = (char)('a' + random_below(3));
+        for (i = 0; i < set->count; i++)
+            if (items[i].length == length && memcmp(items[i].text, texts[set->count], length) == 0)
+                break;
+        if (i == set->count) {
+            items[i] = (AddedToken){texts[i], length, (int)i};
+            set->count++;
+        }
+    }
+    qsort(items, set->count, sizeof *items, tokenizer_compare_added);
+}
+
+static void check_trie(void)
+{
+    size_t matches = 0;
+    for (int round = 0; round < 2000; round++) {
+        char texts[8][8], text[40], plain[40];
+        AddedToken items[8];
+        AddedSet set;
+        AddedMatches found = {0};
+        bool same = true, use_plain = round % 2;
+        size_t n = random_below(40), k;
+        random_set(&set, texts, items);
+        for (size_t i = 0; i < n; i++) {
+            text[i] = (char)('a' + random_below(3));
+            plain[i] = random_below(6) == 0;
+        }
+        if (tokenizer_build_trie(&set) || tokenizer_search_added(&set, text, n, use_plain ? plain : NULL, &found))
+            exit(1);
+        k = found.count;
+        for (size_t i = 0; i < n; i++) {
+            const AddedToken *expected = longest_at(&set, text, use_plain ? plain : NULL, i, n);
+            if (expected)
+                same = same && k > 0 && found.items[k - 1].at == i && found.items[k - 1].token == expected && k--;
+            const AddedToken *whole = longest_at(&set, text + i, NULL, 0, MIN(n - i, 3));
+            same = same && (tokenizer_find_added(&set, text + i, MIN(n - i, 3)) ==
+                            (whole && whole->length == MIN(n - i, 3) ? whole : NULL));
+        }
+        check(same && k == 0, "round %d: %zu tokens, %.*s", round, set.count, (int)n, text);
+        matches += found.count;
+        free(found.items);
+        free(set.nodes);
+    }
+    check(matches > 5000, "%zu matches", matches);
+}
+
 /* ---- merging against its definition ---- */
 
 static int ranks[600][600], results[600][600], byte_ids[256];
@@ -638,14 +798,6 @@ static size_t merge_by_definition(int *ids, size_t n)
         memmove(ids + best + 1, ids + best + 2, (n - best - 2) * sizeof *ids);
         n--;
     }
-}
-
-static uint32_t random_state = 7;
-
-static size_t random_below(size_t n)
-{
-    random_state = random_state * 1664525 + 1013904223;
-    return random_state / 65536 % n;
 }
 
 static bool merges_as_defined(Tokenizer *t, const char *word, size_t length)
@@ -875,8 +1027,7 @@ static void check_little_memory(Tokenizer *t)
         setrlimit(RLIMIT_AS, &little);
         err[0] = 0;
         failed = tokenizer_encode(t, text, LENGTH + 4, true, &ids, err);
-        check(failed ? strstr(err, "out of memory") != NULL : same_ids(&ids, &expected), "%zu ids: %s", ids.count,
-              err);
+        check(failed ? strstr(err, "out of memory") != NULL : same_ids(&ids, &expected), "%zu ids: %s", ids.count, err);
         bool decoded = tokenizer_decode(t, expected.items, expected.count, false, &out) == 0;
         check(!decoded || out.length == LENGTH + 5, "%zu bytes", out.length);
         failed = failed || !decoded;
@@ -1237,7 +1388,7 @@ static void check_places(void)
     check(tokenizer_chat_problem(t) != NULL, "chat_template.jinja is read");
     tokenizer_close(t);
     write_text("chat_template.jinja", LOOP PROMPT "\n", strlen(LOOP PROMPT "\n"));
-    write_text("tokenizer_config.json", "{", 1);
+    write_text("tokenizer_config.json", "{}", 2);
     t = open_or_fail(folder);
     check(!tokenizer_chat_problem(t), "%s", tokenizer_chat_problem(t));
     char err[512];
@@ -1246,10 +1397,8 @@ static void check_places(void)
     text_free(&text);
     tokenizer_close(t);
     remove_file("chat_template.jinja");
-    t = open_or_fail(folder);
-    check(tokenizer_chat_problem(t) && strstr(tokenizer_chat_problem(t), "tokenizer_config.json: byte 1"), "%s",
-          tokenizer_chat_problem(t));
-    tokenizer_close(t);
+    write_text("tokenizer_config.json", "{", 1);
+    check(!tokenizer_open(folder, err) && strstr(err, "tokenizer_config.json: byte 1"), "%s", err);
     static const char *const without[] = {"{}", "{\"chat_template\":7}", "{\"chat_template\":[7]}", NULL};
     for (size_t i = 0; i < 4; i++) {
         if (without[i])
@@ -1453,6 +1602,7 @@ int main(void)
     check_complete_prefix();
     check_invalid(t);
     check_pieces(t);
+    check_trie();
     check_merging(t, json);
     check_long_word(t);
     tokenizer_close(t);
@@ -1464,6 +1614,8 @@ int main(void)
     check_refusals(json);
     check_cases(json, SMALL "/variants.jsonl", variant_case, 1);
     check_spellings(json);
+    check_cases(json, SMALL "/configs.jsonl", config_case, 1);
+    check_wrong_files(json);
     check_damage(json);
     write_text("tokenizer.json", json, strlen(json));
     check_cases(json, SMALL "/chat.jsonl", template_case, 1);

@@ -582,11 +582,9 @@ void tokenizer_open_chat(Tokenizer *t, const char *folder)
     unify_newlines(&t->chat.text);
     if (status == 0)
         status = try_chat(t, problem);
-    for (size_t i = 0; i < COUNT_OF(needed) && status == 0; i++) {
-        const AddedToken *a = tokenizer_match_added(&t->added[BEFORE_NFC], needed[i], strlen(needed[i]));
-        if (!a || a->length != strlen(needed[i]))
+    for (size_t i = 0; i < COUNT_OF(needed) && status == 0; i++)
+        if (!tokenizer_find_added(&t->added[BEFORE_NFC], needed[i], strlen(needed[i])))
             status = fail(problem, "%s: the tokenizer has no added token %s", folder, needed[i]);
-    }
     if (status)
         memcpy(t->chat_problem, problem, sizeof problem);
 }

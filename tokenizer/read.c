@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/download.h"
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/unicode.h"
@@ -39,7 +40,7 @@ int tokenizer_read_json(char *path, InputFile *file, char err[512])
     if (status)
         return status;
     file->root = json_parse(file->text.bytes, file->text.length, why);
-    return file->root ? 0 : fail(err, "%s: %.400s", path, why);
+    return file->root ? 0 : download_fail(path, file->text.bytes, file->text.length, why, err);
 }
 
 void tokenizer_free_file(InputFile *file)
@@ -113,7 +114,7 @@ static VocabSlot *find_slot(const Tokenizer *t, const char *bytes, size_t length
 /* The id of the vocabulary's token with these bytes; -1 if there is none. */
 static int find_id(const Tokenizer *t, const char *bytes, size_t length, bool unmapped)
 {
-    return find_slot(t, bytes, length, unmapped, hash_bytes(bytes, length, 0))->id;
+    return find_slot(t, bytes, length, unmapped, hash_bytes(bytes, length, t->vocab_key))->id;
 }
 
 int tokenizer_vocab_id(const Tokenizer *t, const char *token, size_t length, char *scratch)
@@ -125,13 +126,10 @@ int tokenizer_vocab_id(const Tokenizer *t, const char *token, size_t length, cha
 
 /* ---- what a tokenizer.json may ask for --------------------------------------------------------------------------- */
 
-#define QUOTED 256
-
-/* The value as JSON text, or as much of that as fits, for messages. Returns out. */
-static const char *quoted(const JsonValue *value, char out[QUOTED])
+const char *tokenizer_quoted(const JsonValue *value, char out[TOKENIZER_QUOTED])
 {
-    memset(out, 0, QUOTED);
-    FILE *f = fmemopen(out, QUOTED - 1, "w");
+    memset(out, 0, TOKENIZER_QUOTED);
+    FILE *f = fmemopen(out, TOKENIZER_QUOTED - 1, "w");
     if (!f)
         return "?"; /* out of memory */
     json_print(f, value, JSON_COMPACT);
@@ -139,14 +137,13 @@ static const char *quoted(const JsonValue *value, char out[QUOTED])
     return out;
 }
 
-/* found: NULL if it is missing. */
-static int refuse(const char *path, const char *what, const JsonValue *found, const char *expected, char err[512])
+int tokenizer_refuse(const char *path, const char *what, const JsonValue *found, const char *expected, char err[512])
 {
-    char quote[QUOTED];
+    char quote[TOKENIZER_QUOTED];
     if (!found)
         return fail(err, "%s: %s is missing; expected %s", path, what, expected);
-    return fail(err, "%s: %s is %.200s, which is not supported; expected %s", path, what, quoted(found, quote),
-                expected);
+    return fail(err, "%s: %s is %.200s, which is not supported; expected %s", path, what,
+                tokenizer_quoted(found, quote), expected);
 }
 
 /* The value at a path like "names.0.name"; NULL if there is none. */
@@ -202,19 +199,19 @@ static const struct {
 
 static int check_settings(Tokenizer *t, const JsonValue *root, const char *path, char err[512])
 {
-    char quote[QUOTED];
+    char quote[TOKENIZER_QUOTED];
     for (size_t i = 0; i < COUNT_OF(settings); i++) {
         const JsonValue *v = value_at(root, settings[i].path);
         const char *const *accepted = settings[i].accepted, *expected = accepted[0] ? accepted[0] : "no such entry";
         bool good = !v && settings[i].optional;
         for (size_t k = 0; v && k < COUNT_OF(settings[i].accepted) && accepted[k]; k++)
-            good = good || strcmp(quoted(v, quote), accepted[k]) == 0;
+            good = good || strcmp(tokenizer_quoted(v, quote), accepted[k]) == 0;
         if (!good)
-            return refuse(path, settings[i].path, v, expected, err);
+            return tokenizer_refuse(path, settings[i].path, v, expected, err);
     }
     const JsonValue *pattern = value_at(root, "pre_tokenizer.pretokenizers.0.pattern.Regex");
     if (!json_string_is(pattern, SPLIT_PATTERN))
-        return refuse(path, "the split pattern", pattern, "Qwen2's", err);
+        return tokenizer_refuse(path, "the split pattern", pattern, "Qwen2's", err);
     t->nfc = json_string_is(value_at(root, "normalizer.type"), "NFC") ||
              json_string_is(value_at(root, "normalizer.normalizers.0.type"), "NFC");
     return 0;
@@ -251,7 +248,8 @@ static int read_post_processor(Tokenizer *t, const JsonValue *v, const char *pat
         if (json_string_is(type, "ByteLevel"))
             continue;
         if (!json_string_is(type, "TemplateProcessing") || has_template || !read_begin(t, p))
-            return refuse(path, "post_processor", v, "ByteLevel, one known token before the text, or null", err);
+            return tokenizer_refuse(path, "post_processor", v, "ByteLevel, one known token before the text, or null",
+                                    err);
         has_template = true;
     }
     return 0;
@@ -259,8 +257,7 @@ static int read_post_processor(Tokenizer *t, const JsonValue *v, const char *pat
 
 /* ---- vocabulary -------------------------------------------------------------------------------------------------- */
 
-/* Put a token's bytes behind those of the others; there is memory for all. */
-static void add_piece(Tokenizer *t, size_t id, const char *token, size_t length)
+void tokenizer_add_piece(Tokenizer *t, size_t id, const char *token, size_t length)
 {
     Piece *p = &t->pieces[id];
     p->start = (uint32_t)t->bytes_used;
@@ -269,22 +266,22 @@ static void add_piece(Tokenizer *t, size_t id, const char *token, size_t length)
 }
 
 /* Allocate the tables, empty, for the tokens of the vocabulary and the added ones. */
-static int make_tables(Tokenizer *t, const JsonValue *vocab, const JsonValue *added, size_t merges, char err[512])
+static int make_tables(Tokenizer *t, const JsonValue *vocab, const AddedList *added, size_t merges, char err[512])
 {
     size_t total = 1, vocab_slots = table_size(vocab->length), merge_slots = table_size(merges);
     for (const JsonValue *v = vocab->child; v; v = v->next)
         total += v->key_length;
-    for (const JsonValue *v = added ? added->child : NULL; v; v = v->next) {
-        const JsonValue *content = json_get(v, "content");
-        total += content ? 3 * content->length : 0; /* NFC may need that much */
-    }
-    size_t tokens = vocab->length + (added ? added->length : 0);
+    for (size_t i = 0; i < added->count; i++)
+        total += 3 * added->entries[i].length; /* NFC may need that much */
+    size_t tokens = vocab->length + added->count;
     t->size = t->vocab_size = vocab->length;
     t->bytes = memory_large(total, 1);
     t->pieces = memory_large(tokens, sizeof *t->pieces);
     t->vocab = memory_large(vocab_slots, sizeof *t->vocab);
     t->vocab_mask = vocab_slots - 1;
     t->merges = memory_large(merge_slots, sizeof *t->merges);
+    t->vocab_key = hash_new_key();
+    t->merges_key = hash_new_key();
     t->boundary_rank = malloc(256 * sizeof *t->boundary_rank);
     if (!t->bytes || !t->pieces || !t->vocab || !t->merges || !t->boundary_rank)
         return fail_memory(err);
@@ -301,15 +298,15 @@ static int make_tables(Tokenizer *t, const JsonValue *vocab, const JsonValue *ad
 /* Read {token: id}, where the ids are 0 to n-1, each once. */
 static int read_vocabulary(Tokenizer *t, const JsonValue *vocab, const char *path, char err[512])
 {
-    char token[TEXT_PRINTABLE], quote[QUOTED];
+    char token[TEXT_PRINTABLE], quote[TOKENIZER_QUOTED];
     for (const JsonValue *v = vocab->child; v; v = v->next) {
         uint64_t id;
         if (json_u64(v, &id) || id >= t->vocab_size || t->pieces[id].start != UNSET)
             return fail(err, "%s: token \"%s\" has the id %.60s; expected 0 to %zu, each for one token", path,
-                        text_printable(v->key, v->key_length, token), quoted(v, quote), t->vocab_size - 1);
-        add_piece(t, (size_t)id, v->key, v->key_length);
+                        text_printable(v->key, v->key_length, token), tokenizer_quoted(v, quote), t->vocab_size - 1);
+        tokenizer_add_piece(t, (size_t)id, v->key, v->key_length);
         const Piece *p = &t->pieces[id];
-        uint64_t hash = hash_bytes(t->bytes + p->start, p->length, 0);
+        uint64_t hash = hash_bytes(t->bytes + p->start, p->length, t->vocab_key);
         VocabSlot *slot = find_slot(t, t->bytes + p->start, p->length, p->unmapped, hash);
         if (slot->id >= 0)
             return fail(err, "%s: token \"%s\" is listed twice", path, text_printable(v->key, v->key_length, token));
@@ -399,7 +396,7 @@ static int add_merge(MergeReader *m, const char *left, size_t left_length, const
 /* Read merges, which are "left right" or, all of them, ["left", "right"]. */
 static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
 {
-    char quote[QUOTED];
+    char quote[TOKENIZER_QUOTED];
     for (const JsonValue *v = merges->child; v; v = v->next) {
         const JsonValue *left = v->type == JSON_ARRAY && v->length == 2 ? v->child : NULL;
         const char *space = v->type == JSON_STRING ? memchr(v->text, ' ', v->length) : NULL;
@@ -412,7 +409,7 @@ static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
             status = add_merge(m, left->text, left->length, left->next->text, left->next->length, err);
         else
             status = fail(err, "%s: merge %zu is %.160s; expected \"a b\" or [\"a\",\"b\"], and the same form for all",
-                          m->path, m->t->merge_count, quoted(v, quote));
+                          m->path, m->t->merge_count, tokenizer_quoted(v, quote));
         if (status)
             return -1;
     }
@@ -423,129 +420,38 @@ static int read_merges(MergeReader *m, const JsonValue *merges, char err[512])
     return 0;
 }
 
-/* ---- added tokens ------------------------------------------------------------------------------------------------ */
-
-static int compare_added(const void *a, const void *b)
-{
-    const AddedToken *x = a, *y = b;
-    return text_compare(x->text, x->length, y->text, y->length);
-}
-
-/* Append a token to the set, which owns `text` if that works. */
-static int append_added(AddedSet *set, char *text, size_t length, int id)
-{
-    AddedToken *items = realloc(set->items, (set->count + 1) * sizeof *items);
-    if (!items)
-        return -1;
-    set->items = items;
-    items[set->count++] = (AddedToken){text, length, id};
-    set->first[(unsigned char)text[0]] = true;
-    return 0;
-}
-
-/* The flags of an added token change where it is found. */
-enum { SPECIAL, NORMALIZED, LSTRIP, RSTRIP, SINGLE_WORD, FLAGS };
-
-/* A flag that is missing stays as it is. */
-static int read_flags(const JsonValue *token, bool flags[FLAGS], const char *path, char err[512])
-{
-    static const char *const names[FLAGS] = {"special", "normalized", "lstrip", "rstrip", "single_word"};
-    for (size_t i = 0; i < FLAGS; i++) {
-        const JsonValue *v = json_get(token, names[i]);
-        if (v && json_bool(v, &flags[i]))
-            return refuse(path, names[i], v, "true or false", err);
-    }
-    if (flags[LSTRIP] || flags[RSTRIP] || flags[SINGLE_WORD])
-        return refuse(path, "an added token", token, "one without lstrip, rstrip and single_word", err);
-    return 0;
-}
-
-/* Read one added token. Its id is that of the vocabulary if the token is in there, else the next one behind all others:
- * the reference numbers them so, whatever the file says. A file that says something else is refused. */
-static int read_added_token(Tokenizer *t, const JsonValue *token, const char *path, char err[512])
-{
-    const JsonValue key = {.type = JSON_INTEGER, .text = token->key, .length = token->key_length};
-    const JsonValue *text = json_get(token, "content"), *number = token->key_length ? &key : json_get(token, "id");
-    bool flags[FLAGS] = {false};
-    char shown[TEXT_PRINTABLE], quote[QUOTED];
-    uint64_t id;
-    if (!text || text->type != JSON_STRING || text->length == 0)
-        return refuse(path, "an added token", token, "an object with a \"content\" that is not empty", err);
-    if (read_flags(token, flags, path, err))
-        return -1;
-    size_t length = text->length;
-    char *copy = malloc(length);
-    if (!copy)
-        return fail_memory(err);
-    int known = tokenizer_vocab_id(t, text->text, length, copy);
-    size_t expected = known >= 0 ? (size_t)known : t->size;
-    if (json_u64(number, &id) || id != expected) {
-        free(copy);
-        return fail(err, "%s: the id of added token \"%s\" is %.40s; expected %zu", path,
-                    text_printable(text->text, length, shown), number ? quoted(number, quote) : "missing", expected);
-    }
-    memcpy(copy, text->text, length);
-    if (flags[NORMALIZED] && t->nfc) {
-        free(copy);
-        copy = unicode_nfc(text->text, text->length, &length);
-    }
-    if (!copy || append_added(&t->added[flags[NORMALIZED] ? AFTER_NFC : BEFORE_NFC], copy, length, (int)id)) {
-        free(copy);
-        return fail_memory(err);
-    }
-    if (known < 0)
-        add_piece(t, t->size++, copy, length);
-    t->pieces[id].special = flags[SPECIAL];
-    return 0;
-}
-
-/* Read a list of tokens with their ids, or a map of ids to tokens. */
-static int read_added(Tokenizer *t, const JsonValue *list, const char *path, char err[512])
-{
-    char shown[TEXT_PRINTABLE];
-    for (const JsonValue *v = list ? list->child : NULL; v; v = v->next)
-        if (read_added_token(t, v, path, err))
-            return -1;
-    for (size_t i = 0; i < COUNT_OF(t->added); i++) {
-        AddedSet *set = &t->added[i];
-        if (set->count)
-            qsort(set->items, set->count, sizeof *set->items, compare_added);
-        for (size_t k = 1; k < set->count; k++)
-            if (compare_added(&set->items[k - 1], &set->items[k]) == 0)
-                return fail(err, "%s: added token \"%s\" is listed twice", path,
-                            text_printable(set->items[k].text, set->items[k].length, shown));
-    }
-    return 0;
-}
-
 /* ---- reading the files ------------------------------------------------------------------------------------------- */
 
-static int read_model(Tokenizer *t, const JsonValue *vocab, const JsonValue *merges, const JsonValue *added,
+static int read_model(Tokenizer *t, const JsonValue *vocab, const JsonValue *merges, const AddedList *added,
                       const char *path, char err[512])
 {
     MergeReader m = {.t = t, .ordered = true, .path = path};
     if (!vocab || vocab->type != JSON_OBJECT || vocab->length == 0)
-        return refuse(path, "the vocabulary", vocab, "a map of tokens to ids", err);
+        return tokenizer_refuse(path, "the vocabulary", vocab, "a map of tokens to ids", err);
     if (!merges || merges->type != JSON_ARRAY)
-        return refuse(path, "model.merges", merges, "a list", err);
-    if (added && added->type != JSON_ARRAY && added->type != JSON_OBJECT && added->type != JSON_NULL)
-        return refuse(path, "added_tokens", added, "a list", err);
+        return tokenizer_refuse(path, "model.merges", merges, "a list", err);
     if (make_tables(t, vocab, added, merges->length, err) || read_vocabulary(t, vocab, path, err))
         return -1;
     int status = read_merges(&m, merges, err);
     text_free(&m.scratch);
-    return status ? -1 : read_added(t, added, path, err);
+    return status ? -1 : tokenizer_enter_added(t, added, err);
 }
 
-static int read_root(Tokenizer *t, const JsonValue *root, const char *path, char err[512])
+/* folder: NULL if only the file counts. */
+static int read_root(Tokenizer *t, const JsonValue *root, const char *path, const char *folder, char err[512])
 {
+    static const JsonValue none = {.type = JSON_NULL};
+    AddedList added = {0};
     if (root->type != JSON_OBJECT || !json_get(root, "model"))
         return fail(err, "%s: has no \"model\": it is not a tokenizer.json", path);
-    if (check_settings(t, root, path, err) ||
-        read_model(t, value_at(root, "model.vocab"), value_at(root, "model.merges"), json_get(root, "added_tokens"),
-                   path, err))
+    if (check_settings(t, root, path, err))
         return -1;
-    return read_post_processor(t, json_get(root, "post_processor"), path, err);
+    const JsonValue *own = json_get(root, "added_tokens");
+    int status = tokenizer_collect_added(&added, own ? own : &none, path, folder, err);
+    if (status == 0)
+        status = read_model(t, value_at(root, "model.vocab"), value_at(root, "model.merges"), &added, path, err);
+    tokenizer_free_added(&added);
+    return status ? -1 : read_post_processor(t, json_get(root, "post_processor"), path, err);
 }
 
 /* Turn the lines of merges.txt into a JSON list; a line "#version: ..." is not a merge. */
@@ -575,13 +481,25 @@ static int parse_lines(const Text *lines, InputFile *list, char err[512])
     return list->root ? 0 : -1;
 }
 
-/* vocab.json, merges.txt, and tokenizer_config.json, which has the added tokens and may be missing. */
+/* vocab.json, merges.txt, and the files with the added tokens, which may be missing. */
 typedef struct {
-    InputFile vocab, lines, merges, config;
+    InputFile vocab, lines, merges;
+    AddedList added;
 } OlderFiles;
 
-/* Without a list of added tokens there is one, as in the reference. Returns 1, without a sentence, if there are no such
- * files. */
+/* "add_bos_token" puts the token "bos_token", if there is one, before every text. */
+static int read_older_begin(Tokenizer *t, const AddedList *added, char err[512])
+{
+    const JsonValue *add = json_get(added->config.root, "add_bos_token");
+    bool wanted = false;
+    if (add && add->type != JSON_NULL && json_bool(add, &wanted))
+        return tokenizer_refuse(added->config.path, "add_bos_token", add, "true or false", err);
+    if (wanted && added->begin)
+        t->begin_id = tokenizer_id(t, added->begin->text, added->begin->length);
+    return 0;
+}
+
+/* Returns 1, without a sentence, if there are no such files. */
 static int read_older_files(Tokenizer *t, const char *folder, OlderFiles *f, char err[512])
 {
     int status = tokenizer_read_json(path_join(folder, "vocab.json"), &f->vocab, err);
@@ -589,18 +507,15 @@ static int read_older_files(Tokenizer *t, const char *folder, OlderFiles *f, cha
         status = tokenizer_read_file(path_join(folder, "merges.txt"), &f->lines, err);
     if (status)
         return status;
-    if (parse_lines(&f->lines.text, &f->merges, err) ||
-        tokenizer_read_json(path_join(folder, "tokenizer_config.json"), &f->config, err) < 0)
-        return -1;
-    char usual[80];
-    int length = snprintf(usual, sizeof usual, "{\"%zu\":{\"content\":\"<|endoftext|>\",\"special\":true}}",
-                          f->vocab.root->length);
-    JsonValue *one = json_parse(usual, (size_t)length, err);
-    const JsonValue *added = json_get(f->config.root, "added_tokens_decoder");
+    const Text *lines = &f->lines.text;
+    char what[320], shown[TEXT_PRINTABLE];
+    if (download_tell(lines->bytes, lines->length, lines->length, what))
+        return fail(err, "%s is %s", path_printable(f->lines.path, shown), what);
     t->nfc = true;
-    status = one ? read_model(t, f->vocab.root, f->merges.root, added ? added : one, f->vocab.path, err) : -1;
-    json_free(one);
-    return status;
+    if (parse_lines(lines, &f->merges, err) || tokenizer_collect_added(&f->added, NULL, NULL, folder, err) ||
+        read_model(t, f->vocab.root, f->merges.root, &f->added, f->vocab.path, err))
+        return -1;
+    return read_older_begin(t, &f->added, err);
 }
 
 int tokenizer_read(Tokenizer *t, const char *path, bool is_folder, char err[512])
@@ -610,7 +525,7 @@ int tokenizer_read(Tokenizer *t, const char *path, bool is_folder, char err[512]
     make_byte_map(t);
     int status = tokenizer_read_json(is_folder ? path_join(path, "tokenizer.json") : strdup(path), &file, err);
     if (status == 0)
-        status = read_root(t, file.root, file.path, err);
+        status = read_root(t, file.root, file.path, is_folder ? path : NULL, err);
     tokenizer_free_file(&file);
     if (status > 0 && is_folder) {
         OlderFiles f = {0};
@@ -618,7 +533,7 @@ int tokenizer_read(Tokenizer *t, const char *path, bool is_folder, char err[512]
         tokenizer_free_file(&f.vocab);
         tokenizer_free_file(&f.lines);
         tokenizer_free_file(&f.merges);
-        tokenizer_free_file(&f.config);
+        tokenizer_free_added(&f.added);
         if (status > 0)
             return fail(err, "%s: has neither tokenizer.json nor vocab.json and merges.txt", path);
     }
