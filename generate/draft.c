@@ -18,7 +18,7 @@
 
 int draft_init(Draft *d, const Drafter *drafter, const Sampler *sampler, size_t ctx, char err[512])
 {
-    *d = (Draft){.right = RIGHT_AT_FIRST, .most = MOST_AT_FIRST};
+    *d = (Draft){.right = RIGHT_AT_FIRST, .most = MOST_AT_FIRST, .key = hash_new_key()};
     if (!drafter->model)
         return 0;
     const Config *c = &drafter->model->config;
@@ -46,7 +46,7 @@ void draft_free(Draft *d)
 static uint32_t *slot_of(const Draft *d, const IdList *tokens, size_t end)
 {
     const int *gram = tokens->items + end + 1 - GRAM;
-    for (size_t i = (size_t)hash_bytes((const char *)gram, GRAM * sizeof *gram, (uintptr_t)d->table);; i++) {
+    for (size_t i = (size_t)hash_bytes((const char *)gram, GRAM * sizeof *gram, d->key);; i++) {
         uint32_t *slot = &d->table[i & (d->table_size - 1)];
         if (!*slot || memcmp(tokens->items + *slot - GRAM, gram, GRAM * sizeof *gram) == 0)
             return slot;

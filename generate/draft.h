@@ -5,6 +5,7 @@
 #ifndef GENERATE_DRAFT_H
 #define GENERATE_DRAFT_H
 
+#include "base/hash.h"
 #include "base/text.h"
 #include "generate/sample.h"
 #include "net.h"
@@ -33,6 +34,7 @@ typedef struct {
     KvCache cache;      /* of a draft model with a cache of its own */
     Sampler sampler;    /* draws with the random numbers that the verification will use */
     uint32_t *table;    /* hash table: behind which position four tokens were seen last */
+    HashKey key;
     size_t table_size;  /* a power of two; 0: no table yet */
     size_t indexed;     /* tokens that were entered */
     float right;        /* recent share of proposals that were right */
