@@ -21,7 +21,6 @@
 
 #include "base/memory.h"
 #include "base/threads.h"
-#include "kernels/attention.h"
 #include "kernels/elementary.h"
 #include "kernels/vector.h"
 
@@ -149,20 +148,20 @@ void rope_frequencies(const Config *c, float *inv_freq, float *scale)
     *scale = c->rope_type == ROPE_YARN ? (float)c->rope.attention_factor : 1;
 }
 
-/* Fill s->cosine and s->sine [n][half] for the positions from s->pos on: pair i turns by position * inv_freq[i]. */
+/* Fill s->cosine and s->sine [n][half]: pair i turns by position * inv_freq[i]. */
 static void rope_angles(RunState *s, size_t half, size_t n)
 {
     for (size_t t = 0; t < n; t++)
         for (size_t i = 0; i < half; i++) {
             double sine, cosine;
-            float angle = (float)(s->pos + t) * s->inv_freq[i];
+            float angle = (float)s->position_of[t] * s->inv_freq[i];
             sin_cos_f64((double)angle, &sine, &cosine);
             s->cosine[t * half + i] = (float)cosine * s->rope_scale;
             s->sine[t * half + i] = (float)sine * s->rope_scale;
         }
 }
 
-/* ---- buffers and cache ------------------------------------------------------------------------------------------- */
+/* ---- the cache --------------------------------------------------------------------------------------------------- */
 
 /* Not zeroed, and not in huge pages: what a short prompt doesn't use is never touched. */
 static float *buffer(size_t n, size_t m)
@@ -176,12 +175,97 @@ static size_t cache_blocks(size_t positions)
     return (positions + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK;
 }
 
-int run_state_init(RunState *s, const Config *c, size_t ctx, size_t block, bool all_logits, char err[512])
+int kv_cache_init(KvCache *k, const Config *c, KvType type, size_t ctx, char err[512])
 {
-    size_t half = c->head_dim / 2, blocks = cache_blocks(ctx);
+    *k = (KvCache){.type = type,
+                   .ctx = ctx,
+                   .n_layers = c->n_layers,
+                   .layer_bytes = attention_layer_bytes(type, c->n_kv_heads, c->head_dim)};
+    k->blocks = calloc(cache_blocks(ctx) + 1, sizeof *k->blocks);
+    return k->blocks ? 0 : fail(err, "out of memory for a cache of %zu positions", ctx);
+}
+
+static KvBlock *new_block(const KvCache *k)
+{
+    KvBlock *block = malloc(sizeof *block);
+    unsigned char *layers = memory_aligned(k->n_layers, k->layer_bytes);
+    if (!block || !layers) {
+        free(block);
+        free(layers);
+        return NULL;
+    }
+    *block = (KvBlock){1, k->type, layers};
+    return block;
+}
+
+/* Let go of block b; whoever is last frees it. */
+static void release_block(KvCache *k, size_t b)
+{
+    KvBlock *block = k->blocks[b];
+    k->blocks[b] = NULL;
+    if (--block->sequences > 0)
+        return;
+    free(block->layers);
+    free(block);
+}
+
+void kv_cache_free(KvCache *k)
+{
+    while (k->n_blocks > 0)
+        release_block(k, --k->n_blocks);
+    free(k->blocks);
+    *k = (KvCache){0};
+}
+
+int kv_cache_reserve(KvCache *k, size_t n, char err[512])
+{
+    if (n > k->ctx - k->pos)
+        return fail(err, "%zu positions do not fit the context of %zu", k->pos + n, k->ctx);
+    for (size_t b = k->pos / ATTENTION_BLOCK; b < cache_blocks(k->pos + n); b++) {
+        KvBlock *old = k->blocks[b];
+        if (old && old->sequences == 1)
+            continue;
+        KvBlock *block = new_block(k);
+        if (!block)
+            return fail(err, "out of memory for the cache of %zu positions", (b + 1) * ATTENTION_BLOCK);
+        if (b > 0) /* long contexts are read faster from huge pages; short ones would wait for zeroing */
+            memory_want_huge_pages(block->layers, k->n_layers * k->layer_bytes);
+        if (old) {
+            memcpy(block->layers, old->layers, k->n_layers * k->layer_bytes);
+            release_block(k, b);
+        }
+        k->blocks[b] = block;
+        k->n_blocks = MAX(k->n_blocks, b + 1);
+    }
+    return 0;
+}
+
+void kv_cache_rewind(KvCache *k, size_t pos)
+{
+    k->pos = MIN(pos, k->pos);
+}
+
+void kv_cache_share(KvCache *k, const KvCache *from, size_t n)
+{
+    while (k->n_blocks > 0)
+        release_block(k, --k->n_blocks);
+    for (; k->n_blocks < cache_blocks(n); k->n_blocks++) {
+        k->blocks[k->n_blocks] = from->blocks[k->n_blocks];
+        k->blocks[k->n_blocks]->sequences++;
+    }
+    k->pos = n;
+}
+
+/* ---- buffers of a step ------------------------------------------------------------------------------------------- */
+
+int run_state_init(RunState *s, const Config *c, KvType type, size_t ctx, size_t block, size_t most_logits,
+                   char err[512])
+{
+    size_t half = c->head_dim / 2;
     block = MIN(block, ctx);
-    *s = (RunState){.ctx = ctx, .block = block, .all_logits = all_logits, .n_layers = c->n_layers};
-    s->block_floats = attention_block_floats(c->n_kv_heads, c->head_dim);
+    *s = (RunState){.block = block, .most_logits = MIN(most_logits, block)};
+    if (kv_cache_init(&s->cache, c, type, ctx, err) != 0)
+        return -1;
     s->x = buffer(block, c->dim);
     s->xb = buffer(block, c->dim);
     s->q = buffer(block, c->q_dim);
@@ -190,18 +274,20 @@ int run_state_init(RunState *s, const Config *c, size_t ctx, size_t block, bool 
     s->att = buffer(block, c->q_dim);
     s->gate = buffer(block, c->hidden_dim);
     s->up = buffer(block, c->hidden_dim);
-    s->logits = buffer(all_logits ? block : 1, c->vocab_size);
+    s->logits = buffer(s->most_logits, c->vocab_size);
     s->inv_freq = buffer(half, 1);
     s->cosine = buffer(block, half);
     s->sine = buffer(block, half);
-    s->kv = blocks <= SIZE_MAX / c->n_layers ? calloc(blocks * c->n_layers, sizeof *s->kv) : NULL;
+    s->piece_of = calloc(block, sizeof *s->piece_of);
+    s->position_of = calloc(block, sizeof *s->position_of);
+    s->queries = calloc(block, sizeof *s->queries);
     size_t widest = MAX(c->dim, MAX(c->hidden_dim, c->q_dim)); /* input of a product */
     size_t for_products = matmul_scratch_bytes(widest, block);
     size_t for_attention = attention_scratch_bytes(c->n_heads / c->n_kv_heads, c->head_dim);
     s->ws.size = MAX(for_products, for_attention);
     s->ws.memory = memory_aligned(s->ws.size, 1);
     if (!s->x || !s->xb || !s->q || !s->k || !s->v || !s->att || !s->gate || !s->up || !s->logits || !s->inv_freq ||
-        !s->cosine || !s->sine || !s->kv || !s->ws.memory) {
+        !s->cosine || !s->sine || !s->piece_of || !s->position_of || !s->queries || !s->ws.memory) {
         run_state_free(s);
         return fail(err, "out of memory for the buffers of %zu tokens at a time and %zu positions", block, ctx);
     }
@@ -211,45 +297,20 @@ int run_state_init(RunState *s, const Config *c, size_t ctx, size_t block, bool 
 
 void run_state_free(RunState *s)
 {
-    free(s->ws.memory);
-    for (size_t b = 0; b < s->kv_blocks; b++)
-        free(s->kv[b]);
-    free(s->kv);
-    float *const buffers[] = {s->x,    s->xb, s->q,      s->k,        s->v,      s->att,
-                              s->gate, s->up, s->logits, s->inv_freq, s->cosine, s->sine};
+    kv_cache_free(&s->cache);
+    void *const buffers[] = {s->x,    s->xb,     s->q,      s->k,        s->v,      s->att,
+                             s->gate, s->up,     s->logits, s->inv_freq, s->cosine, s->sine,
+                             s->piece_of, s->position_of, s->queries, s->ws.memory};
     for (size_t i = 0; i < COUNT_OF(buffers); i++)
         free(buffers[i]);
     *s = (RunState){0};
 }
 
-/* Block b of all layers is one allocation, which kv[b], the pointer of layer 0, owns. */
-int run_state_reserve(RunState *s, size_t positions, char err[512])
-{
-    size_t want = cache_blocks(positions), per_layer = cache_blocks(s->ctx);
-    if (positions > s->ctx)
-        return fail(err, "%zu positions do not fit the context of %zu", positions, s->ctx);
-    for (; s->kv_blocks < want; s->kv_blocks++) {
-        float *memory = buffer(s->block_floats, s->n_layers);
-        if (!memory)
-            return fail(err, "out of memory for the cache of %zu positions", (s->kv_blocks + 1) * ATTENTION_BLOCK);
-        if (s->kv_blocks > 0) /* long contexts are read faster from huge pages; short ones would wait for zeroing */
-            memory_want_huge_pages(memory, s->block_floats * s->n_layers * sizeof *memory);
-        for (size_t l = 0; l < s->n_layers; l++)
-            s->kv[l * per_layer + s->kv_blocks] = memory + l * s->block_floats;
-    }
-    return 0;
-}
-
-void run_state_rewind(RunState *s, size_t pos)
-{
-    s->pos = MIN(pos, s->pos);
-}
-
-size_t run_state_bytes(const Config *c, size_t ctx, size_t block)
+size_t run_state_bytes(const Config *c, KvType type, size_t ctx, size_t block)
 {
     size_t a_token = 2 * c->dim + 2 * c->q_dim + 2 * c->kv_dim + 2 * c->hidden_dim + c->head_dim;
-    size_t cache = cache_blocks(ctx) * c->n_layers * attention_block_floats(c->n_kv_heads, c->head_dim);
-    return sizeof(float) * (block * a_token + c->vocab_size + cache);
+    size_t cache = cache_blocks(ctx) * c->n_layers * attention_layer_bytes(type, c->n_kv_heads, c->head_dim);
+    return sizeof(float) * (block * a_token + c->vocab_size) + cache;
 }
 
 /* ---- steps that take one token at a time, in parallel over the tokens of a block --------------------------------- */
@@ -258,7 +319,7 @@ typedef struct {
     const Config *c;
     RunState *s;
     const float *weight; /* [dim], of a norm */
-    float **blocks;      /* this layer's cache */
+    size_t layer;
 } Step;
 
 /* xb = rmsnorm(x) * weight */
@@ -282,11 +343,11 @@ static void rotate_and_store_tokens(void *context, size_t begin, size_t end, int
     for (size_t t = begin; t < end; t++) {
         const float *cosine = s->cosine + t * half, *sine = s->sine + t * half;
         float *k = s->k + t * c->kv_dim;
-        size_t pos = s->pos + t;
+        size_t pos = s->position_of[t];
         rope_rotate(s->q + t * c->q_dim, c->n_heads, c->head_dim, cosine, sine);
         rope_rotate(k, c->n_kv_heads, c->head_dim, cosine, sine);
-        attention_store(p->blocks[pos / ATTENTION_BLOCK], pos % ATTENTION_BLOCK, k, s->v + t * c->kv_dim, c->n_kv_heads,
-                        c->head_dim);
+        attention_store(s->piece_of[t]->cache->blocks[pos / ATTENTION_BLOCK], p->layer, pos % ATTENTION_BLOCK, k,
+                        s->v + t * c->kv_dim, c->n_kv_heads, c->head_dim);
     }
 }
 
@@ -321,12 +382,48 @@ void net_head(const Model *m, RunState *s, const float *x, float *logits)
     matmul(&(Product){&m->weights.head, NULL, logits, c->vocab_size, false}, 1, s->xb, 1, &s->ws);
 }
 
+/* Which sequence and position each token has. */
+static void place_tokens(RunState *s)
+{
+    size_t t = 0;
+    for (size_t i = 0; i < s->n_pieces; i++) {
+        const Piece *piece = &s->pieces[i];
+        s->queries[i] = (Queries){piece->cache->blocks, piece->n, piece->cache->pos};
+        for (size_t k = 0; k < piece->n; k++, t++) {
+            s->piece_of[t] = piece;
+            s->position_of[t] = piece->cache->pos + k;
+        }
+    }
+}
+
+/* The last norm, for those tokens of each piece that need logits: xb [rows][dim]. Returns how many rows these are, and
+ * tells each piece where its logits will be. */
+static size_t norm_wanted(RunState *s, const Config *c, const float *weight)
+{
+    size_t rows = 0, end = 0;
+    for (size_t i = 0; i < s->n_pieces; i++) {
+        Piece *piece = &s->pieces[i];
+        end += piece->n;
+        piece->logits = s->logits + rows * c->vocab_size;
+        for (size_t t = end - piece->n_logits; t < end; t++, rows++)
+            rmsnorm(s->xb + rows * c->dim, s->x + t * c->dim, weight, c->dim, c->rms_norm_eps);
+    }
+    return rows;
+}
+
 const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
 {
     const Config *c = &m->config;
     const TransformerWeights *w = &m->weights;
     size_t n = (size_t)n_tokens, last = n - 1, dim = c->dim;
     Step step = {.c = c, .s = s};
+
+    /* the tokens continue one sequence, unless the caller has put together pieces of several */
+    Piece only = {.cache = &s->cache, .n = n, .n_logits = MIN(n, s->most_logits)};
+    bool one = s->n_pieces == 0;
+    if (one)
+        s->pieces = &only, s->n_pieces = 1;
+    place_tokens(s);
 
     /* the residual stream starts as the tokens' rows of the embedding: x[t] = token_embedding_table[token] */
     for (size_t t = 0; t < n; t++)
@@ -354,15 +451,15 @@ const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
         observe(s, layer, "self_attn.v_proj", s->v, c->kv_dim, last);
 
         /* rotate queries and keys by their positions; store keys and values in the cache */
-        step.blocks = s->kv + l * cache_blocks(s->ctx);
+        step.layer = l;
         threads_for(n, TOKENS_AT_A_TIME, rotate_and_store_tokens, &step);
 
         /* every head looks back over the positions that it may see; x += Wo att */
         attention(&(Attention){.q = s->q,
                                .out = s->att,
-                               .blocks = step.blocks,
-                               .n = n,
-                               .start = s->pos,
+                               .sequences = s->queries,
+                               .n_sequences = s->n_pieces,
+                               .layer = l,
                                .window = c->layer_is_sliding[l] ? c->sliding_window : 0,
                                .n_heads = c->n_heads,
                                .n_kv_heads = c->n_kv_heads,
@@ -388,15 +485,14 @@ const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
         matmul(&(Product){&w->down[l], NULL, s->x, dim, true}, 1, s->gate, n, &s->ws);
         observe(s, layer, "mlp.down_proj", s->x, dim, last);
     }
-    s->pos += n;
+    for (size_t i = 0; i < s->n_pieces; i++)
+        s->pieces[i].cache->pos += s->pieces[i].n;
 
-    /* the head: for every token, or only for the last, which alone decides what comes next */
-    if (!s->all_logits) {
-        net_head(m, s, s->x + last * dim, s->logits);
-        return s->logits;
-    }
-    step.weight = w->norm;
-    threads_for(n, TOKENS_AT_A_TIME, norm_tokens, &step);
-    matmul(&(Product){&w->head, NULL, s->logits, c->vocab_size, false}, 1, s->xb, n, &s->ws);
+    /* the head, for the tokens after which something is to be chosen: usually the last one alone */
+    size_t rows = norm_wanted(s, c, w->norm);
+    if (rows > 0)
+        matmul(&(Product){&w->head, NULL, s->logits, c->vocab_size, false}, 1, s->xb, rows, &s->ws);
+    if (one)
+        s->pieces = NULL, s->n_pieces = 0;
     return s->logits;
 }

@@ -3,7 +3,7 @@
 #define NET_H
 
 #include "base/base.h"
-#include "kernels/matmul.h"
+#include "kernels/attention.h"
 
 typedef enum { ROPE_DEFAULT, ROPE_LINEAR, ROPE_YARN } RopeType;
 
@@ -75,45 +75,77 @@ typedef struct {
  * call net_head(). */
 typedef void Observer(void *context, int layer, const char *step, const float *values, size_t n);
 
-/* Everything that running one sequence needs besides the weights. */
+/* The keys and values of one sequence, in blocks of ATTENTION_BLOCK positions. Sequences that begin alike may share
+ * blocks; what a sequence is going to write is its own. */
 typedef struct {
-    size_t pos;    /* positions in the cache, and the position of the next token */
-    size_t ctx;    /* most positions */
-    size_t block;  /* most tokens in one forward() */
-    float *x;      /* [block][dim], the residual stream */
-    float *xb;     /* [block][dim], x normalized: the input of the projections */
-    float *q;      /* [block][q_dim] */
-    float *k, *v;  /* [block][kv_dim] */
-    float *att;    /* [block][q_dim], attention's output */
-    float *gate;   /* [block][hidden_dim] */
-    float *up;     /* [block][hidden_dim] */
-    float *logits; /* [vocab], or [block][vocab] when all_logits */
-    bool all_logits;
-    float *inv_freq;      /* [head_dim / 2] */
-    float rope_scale;     /* YaRN's factor on cosine and sine; 1 without */
+    KvType type;
+    size_t pos; /* positions in the cache, and the position of the next token */
+    size_t ctx; /* most positions */
+    size_t n_layers, layer_bytes;
+    KvBlock **blocks; /* [ctx / ATTENTION_BLOCK, rounded up], NULL until reserved */
+    size_t n_blocks;  /* reserved */
+} KvCache;
+
+int kv_cache_init(KvCache *k, const Config *c, KvType type, size_t ctx, char err[512]);
+void kv_cache_free(KvCache *k);
+/* Make room for the next n positions (pos + n <= ctx). What is in the cache is not moved; shared blocks that would be
+ * written are copied. */
+int kv_cache_reserve(KvCache *k, size_t n, char err[512]);
+/* Forget the positions from pos on. */
+void kv_cache_rewind(KvCache *k, size_t pos);
+/* Let k, which must be of the same model and type, begin with the first n <= from->pos positions of `from`: it shares
+ * their blocks. What k had is forgotten. */
+void kv_cache_share(KvCache *k, const KvCache *from, size_t n);
+
+/* Tokens of a step that continue one sequence. */
+typedef struct {
+    KvCache *cache;
+    size_t n;        /* tokens, at least 1; room for them is reserved */
+    size_t n_logits; /* how many of them, at the end, need logits */
+    float *logits;   /* [n_logits][vocab], set by forward(): within the state's */
+} Piece;
+
+/* The buffers of a step, and the cache of the sequence that most commands run. */
+typedef struct {
+    KvCache cache;
+    size_t block;       /* most tokens in one forward() */
+    size_t most_logits; /* how many tokens can have logits in one forward() */
+    float *x;           /* [block][dim], the residual stream */
+    float *xb;          /* [block][dim], x normalized: the input of the projections */
+    float *q;           /* [block][q_dim] */
+    float *k, *v;       /* [block][kv_dim] */
+    float *att;         /* [block][q_dim], attention's output */
+    float *gate;        /* [block][hidden_dim] */
+    float *up;          /* [block][hidden_dim] */
+    float *logits;      /* [most_logits][vocab] */
+    float *inv_freq;    /* [head_dim / 2] */
+    float rope_scale;   /* YaRN's factor on cosine and sine; 1 without */
     float *cosine, *sine; /* [block][head_dim / 2] */
-    float **kv;           /* the cache: [layer][ctx / ATTENTION_BLOCK, rounded up] blocks, NULL until reserved */
-    size_t kv_blocks;     /* blocks reserved in each layer */
-    size_t block_floats, n_layers;
+    Piece *pieces;        /* of this step: [n_pieces]; NULL if all tokens continue `cache` */
+    size_t n_pieces;
+    const Piece **piece_of; /* [block], of each token */
+    size_t *position_of;    /* [block], of each token */
+    Queries *queries;       /* [block], of each piece */
     Workspace ws;
     Observer *observe; /* or NULL */
     void *observe_context;
 } RunState;
 
-/* Allocate buffers for blocks of up to `block` tokens and up to ctx positions; the cache is still empty. Start the pool
- * of threads first. */
-int run_state_init(RunState *s, const Config *c, size_t ctx, size_t block, bool all_logits, char err[512]);
+/* Allocate buffers for up to `block` tokens at a time, of which up to most_logits have logits, and an empty cache for
+ * ctx positions. Start the pool of threads first. */
+int run_state_init(RunState *s, const Config *c, KvType type, size_t ctx, size_t block, size_t most_logits,
+                   char err[512]);
 void run_state_free(RunState *s);
-/* Make room in the cache for `positions` (<= ctx) of them. What is in the cache is not moved. */
-int run_state_reserve(RunState *s, size_t positions, char err[512]);
-/* Forget the positions from pos on. */
-void run_state_rewind(RunState *s, size_t pos);
 /* Bytes that a state takes once its cache is full, without the workspace. */
-size_t run_state_bytes(const Config *c, size_t ctx, size_t block);
+size_t run_state_bytes(const Config *c, KvType type, size_t ctx, size_t block);
 
-/* Run tokens[0..n) (1 <= n <= s->block, ids below vocab_size, room reserved) through the network and advance s->pos
- * by n. Return the logits after the last token [vocab], or after every token [n][vocab] when s->all_logits. Nothing is
- * allocated. */
+/* Run tokens[0..n) (1 <= n <= s->block, ids below vocab_size, room reserved in the cache) through the network and
+ * advance the cache by n. Return the logits [vocab] after the last token, or, if the state has room for several, those
+ * after each of the last MIN(n, most_logits) tokens. Nothing is allocated.
+ *
+ * When s->pieces is set, the tokens are those of the first piece, then of the second, and so on; each piece's cache
+ * advances, and each gets the logits that it asks for. A token's numbers depend on its own sequence alone: they are the
+ * same to the bit in whatever company it is computed. */
 const float *forward(Model *m, RunState *s, const int *tokens, int n);
 
 /* Logits [vocab] that the head gives for a residual vector x [dim]: final norm, then the head. Overwrites s->xb. */

@@ -2,12 +2,13 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -31,10 +32,22 @@ char *path_folder(const char *path)
     return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
 }
 
+#define NAME_MOST 255       /* bytes of a name in a folder */
+#define FILE_PART_SUFFIX 14 /* bytes of .XXXXXXXX.part */
+
 char *path_with_suffix(const char *path, const char *suffix)
 {
+    enum { HASH = 9 }; /* ~ and 8 digits */
+    const char *name = path_name(path);
+    size_t length = strlen(name), folder = (size_t)(name - path), all = length + strlen(suffix);
     char *out;
-    return asprintf(&out, "%s%s", path, suffix) < 0 ? NULL : out;
+    if (all <= NAME_MOST || strlen(suffix) + HASH > NAME_MOST)
+        return asprintf(&out, "%s%s", path, suffix) < 0 ? NULL : out;
+    size_t kept = text_complete_prefix(name, NAME_MOST - HASH - strlen(suffix));
+    unsigned hash = 2166136261; /* FNV-1a */
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ (unsigned char)name[i]) * 16777619;
+    return asprintf(&out, "%.*s~%08x%s", (int)(folder + kept), path, hash, suffix) < 0 ? NULL : out;
 }
 
 const char *path_name(const char *path)
@@ -72,6 +85,20 @@ bool file_is_folder(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+#ifdef __APPLE__
+#define st_mtim st_mtimespec
+#endif
+
+bool file_is_newer(int fd, const char *path)
+{
+    struct stat a, b;
+    if (fstat(fd, &a) != 0 || stat(path, &b) != 0)
+        return false;
+    if (a.st_mtim.tv_sec != b.st_mtim.tv_sec)
+        return a.st_mtim.tv_sec > b.st_mtim.tv_sec;
+    return a.st_mtim.tv_nsec > b.st_mtim.tv_nsec;
 }
 
 bool file_same(const char *a, const char *b)
@@ -330,41 +357,114 @@ int file_buffer_put(FileBuffer *b, const void *bytes, size_t n)
 
 /* ---- new files --------------------------------------------------------------------------------------------------- */
 
-int new_file_open(NewFile *f, const char *path, char err[512])
+/* A number that most likely differs from call to call and from process to process; O_EXCL does the rest. */
+static unsigned fresh_number(void)
 {
-    *f = (NewFile){.path = strdup(path), .part = path_with_suffix(path, ".part"), .fd = -1};
-    if (!f->path || !f->part)
-        return fail(err, "%s: out of memory", path);
-    f->fd = open(f->part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-    bool locked = f->fd >= 0 && (flock(f->fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK);
-    if (!locked) {
-        fail(err, "%s: %s", f->part, f->fd < 0 ? strerror(errno) : "another process is writing it");
-        free(f->part); /* new_file_end() must not remove it: it is another's */
-        f->part = NULL;
-        return -1;
+    static atomic_uint calls;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return ((unsigned)now.tv_nsec ^ (unsigned)getpid() << 16) + atomic_fetch_add(&calls, 0x9e3779b1);
+}
+
+int file_open_part(const char *path, mode_t mode, char **part)
+{
+    const char *name = path_name(path);
+    size_t length = strlen(name), most = NAME_MOST - FILE_PART_SUFFIX;
+    if (length > most)
+        length = text_complete_prefix(name, most);
+    size_t size = (size_t)(name - path) + length + FILE_PART_SUFFIX + 1;
+    *part = malloc(size);
+    for (int tries = 0; *part && tries < 100; tries++) {
+        snprintf(*part, size, "%.*s.%08x.part", (int)(size - FILE_PART_SUFFIX - 1), path, fresh_number());
+        int fd = open(*part, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+        if (fd >= 0)
+            return fd;
+        if (errno != EEXIST)
+            break;
     }
-    return file_set_size(f->fd, 0) == 0 ? 0 : fail(err, "%s: %s", f->part, strerror(errno));
+    int error = *part ? errno : ENOMEM;
+    free(*part);
+    *part = NULL;
+    errno = error;
+    return -1;
+}
+
+bool file_is_part_of(const char *part, const char *path)
+{
+    const char *name = path_name(path), *other = path_name(part);
+    size_t length = strlen(name), stem = strlen(other);
+    if (stem <= FILE_PART_SUFFIX || !text_ends_with(other, ".part"))
+        return false;
+    stem -= FILE_PART_SUFFIX;
+    bool cut = stem < length && stem >= NAME_MOST - FILE_PART_SUFFIX - 3; /* between characters */
+    return strncmp(name, other, stem) == 0 && (stem == length || cut) && other[stem] == '.';
+}
+
+/* Whether the file may get its name: nothing has it, or a regular file that may be replaced. */
+static int check_name(NewFile *f, char err[512])
+{
+    struct stat info;
+    char shown[TEXT_PRINTABLE];
+    f->replaced = lstat(f->path, &info) == 0;
+    if (!f->replaced)
+        return 0;
+    path_printable(f->path, shown);
+    if (!f->replace)
+        return fail(err, "%s exists already: choose another name, or give --force to replace it", shown);
+    if (!S_ISREG(info.st_mode))
+        return fail(err, "%s is not a regular file, and is not replaced", shown);
+    return 0;
+}
+
+static int fail_name(const char *path, int error, char err[512])
+{
+    char shown[TEXT_PRINTABLE];
+    return fail(err, "%s: %s", path_printable(path, shown), strerror(error));
+}
+
+int new_file_open(NewFile *f, const char *path, bool replace, char err[512])
+{
+    *f = (NewFile){.path = strdup(path), .fd = -1, .replace = replace};
+    if (!f->path)
+        return fail(err, "%s: out of memory", path);
+    if (check_name(f, err) != 0)
+        return -1;
+    f->fd = file_open_part(path, 0666, &f->part);
+    return f->fd >= 0 ? 0 : fail_name(path, errno, err);
 }
 
 int new_file_finish(NewFile *f, char err[512])
 {
-    return file_sync(f->fd) == 0 ? 0 : fail(err, "%s: %s", f->part, strerror(errno));
+    int status = file_sync(f->fd) == 0 ? 0 : fail_name(f->path, errno, err);
+    close(f->fd);
+    f->fd = -1;
+    return status;
 }
 
-void new_file_close(NewFile *f)
+int file_rename_to_free(const char *from, const char *to)
 {
-    if (f->path && f->fd >= 0)
-        close(f->fd);
-    f->fd = -1;
+#ifdef __GLIBC__
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EINVAL && errno != ENOSYS) /* a file system, or a kernel, that cannot */
+        return -1;
+#endif
+    if (file_exists(to)) {
+        errno = EEXIST;
+        return -1;
+    }
+    return rename(from, to);
 }
 
 static int rename_files(NewFile *files, size_t n, char err[512])
 {
     for (size_t i = 0; i < n; i++) {
-        files[i].replaced = file_exists(files[i].path);
-        if (rename(files[i].part, files[i].path) != 0)
-            return fail(err, "%s: %s", files[i].path, strerror(errno));
-        files[i].published = true;
+        NewFile *f = &files[i];
+        if (check_name(f, err) != 0)
+            return -1;
+        if ((f->replace ? rename(f->part, f->path) : file_rename_to_free(f->part, f->path)) != 0)
+            return fail_name(f->path, errno, err);
+        f->published = true;
     }
     if (n > 0 && file_sync_folder(files[0].path) != 0)
         return fail(err, "%s: its folder: %s", files[0].path, strerror(errno));
@@ -383,9 +483,10 @@ int new_files_publish(NewFile *files, size_t n, char err[512])
 
 void new_file_end(NewFile *f)
 {
+    if (f->path && f->fd >= 0) /* a zeroed struct has fd 0 but opened nothing */
+        close(f->fd);
     if (f->part && !f->published)
         unlink(f->part);
-    new_file_close(f);
     free(f->path);
     free(f->part);
     *f = (NewFile){.fd = -1};

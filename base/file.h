@@ -7,6 +7,7 @@
 #include "base/base.h"
 
 #include <errno.h>
+#include <sys/types.h>
 
 #include "base/text.h"
 
@@ -18,7 +19,8 @@
 
 char *path_join(const char *folder, const char *name);   /* fresh: "folder/name" */
 char *path_folder(const char *path);                     /* fresh: the folder that it lies in, "." for a bare name */
-char *path_with_suffix(const char *path, const char *suffix); /* fresh */
+/* Fresh: "path" "suffix". If its name would exceed 255 bytes, it is cut, and a hash stands for what is left out. */
+char *path_with_suffix(const char *path, const char *suffix);
 const char *path_name(const char *path);                 /* the part behind the last slash */
 bool path_is_name(const char *text, size_t length);      /* a name in a folder: no separator in it, not "." or ".." */
 char *path_printable(const char *path, char out[TEXT_PRINTABLE]); /* for a message, as text_printable(); returns out */
@@ -26,6 +28,7 @@ char *path_printable(const char *path, char out[TEXT_PRINTABLE]); /* for a messa
 bool file_exists(const char *path);              /* true of a link to nothing, too */
 bool file_exists_in(const char *folder, const char *name); /* the same of folder/name */
 bool file_is_folder(const char *path);           /* or a link to one */
+bool file_is_newer(int fd, const char *path);    /* the open file was written to after that one */
 bool file_same(const char *a, const char *b);    /* both names mean one file: links and hard links, too */
 
 /* ---- reading and writing ---- */
@@ -68,21 +71,30 @@ int file_buffer_flush(FileBuffer *b); /* write what is gathered; the next bytes 
 
 /* ---- new files ---- */
 
-/* A file that is written under the name path.part, which is locked while it is open. Zeroed, or after a failure, it may
- * be closed and ended like any other. */
+/* A file that is written under a fresh name in the folder of the final one, NAME.XXXXXXXX.part (a long NAME is cut), and
+ * gets its own name when it is complete. Nothing that exists is touched, but what may be replaced. Zeroed, or after a
+ * failure, it may be ended like any other. */
 typedef struct {
     char *path, *part;
     int fd;
+    bool replace;   /* the regular file that has the name, if there is one */
+    bool replaced;  /* there was one */
     bool published; /* it has its name */
-    bool replaced;  /* another file had that name before */
 } NewFile;
-int new_file_open(NewFile *f, const char *path, char err[512]);
-int new_file_finish(NewFile *f, char err[512]); /* bring all of it to disk, still under the name .part */
-void new_file_close(NewFile *f); /* release the lock early, where the lock of another file guards this one, too */
+/* Refused if something has the name; with `replace` only if that is not a regular file. */
+int new_file_open(NewFile *f, const char *path, bool replace, char err[512]);
+int new_file_finish(NewFile *f, char err[512]); /* bring all of it to disk, still under the name .part, and close it */
 /* Give n finished files their names, in order, and bring the names to disk. After a failure the names that were free
  * before are free again. */
 int new_files_publish(NewFile *files, size_t n, char err[512]);
 void new_file_end(NewFile *f); /* remove the file unless it was published, and free f's memory */
+
+/* Rename, unless something has the new name. -1 with errno. */
+int file_rename_to_free(const char *from, const char *to);
+/* Open a fresh file beside `path`: *part is its name, NAME.XXXXXXXX.part, to be freed. -1 with errno. */
+int file_open_part(const char *path, mode_t mode, char **part);
+/* Is this a name that file_open_part() gives to files beside `path`? */
+bool file_is_part_of(const char *part, const char *path);
 
 /* ---- pages of a mapped file ---- */
 

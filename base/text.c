@@ -186,6 +186,49 @@ char *text_printable(const char *bytes, size_t length, char out[TEXT_PRINTABLE])
     return out;
 }
 
+/* Whether a shell takes the character as it is. */
+static bool is_plain(unsigned char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c && strchr("_./:@%+=,-", c));
+}
+
+/* Whether text_visible() leaves all of it as it is. */
+static bool is_visible(const char *text, size_t length)
+{
+    for (size_t i = 0, n; i < length; i += n) {
+        char shown[TEXT_VISIBLE];
+        n = text_visible(text + i, length - i, "", shown);
+        if (!text_same(shown, strlen(shown), text + i, n))
+            return false;
+    }
+    return true;
+}
+
+/* 'it'\''s', or, for what cannot be shown, $'\x1b'. */
+char *text_quoted(const char *path, char out[TEXT_QUOTED])
+{
+    size_t length = strlen(path), plain = 0;
+    while (is_plain((unsigned char)path[plain]))
+        plain++;
+    FILE *f = 4 * length + 8 <= TEXT_QUOTED ? fmemopen(out, TEXT_QUOTED, "w") : NULL;
+    if (!f)
+        return text_printable(path, length, out);
+    bool shown = is_visible(path, length), quoted = plain < length || length == 0;
+    fprintf(f, "%s%s%s", path[0] == '-' ? "./" : "", quoted && !shown ? "$" : "", quoted ? "'" : "");
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)path[i];
+        if (c == '\'' && shown)
+            fputs("'\\''", f);
+        else if (!shown && !is_plain(c))
+            fprintf(f, "\\x%02x", c);
+        else
+            fputc(c, f);
+    }
+    fprintf(f, "%s", quoted ? "'" : "");
+    fclose(f);
+    return out;
+}
+
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
 void shape_print(FILE *out, const uint64_t *shape, size_t rank)

@@ -61,6 +61,11 @@ size_t text_visible(const char *bytes, size_t length, const char *keep, char out
 #define TEXT_PRINTABLE 136
 char *text_printable(const char *bytes, size_t length, char out[TEXT_PRINTABLE]);
 
+/* A path as a word that can be pasted into a shell; quoted where need be. What is too long is text_printable(). Returns
+ * out. */
+#define TEXT_QUOTED 288
+char *text_quoted(const char *path, char out[TEXT_QUOTED]);
+
 /* ---- shapes ---- */
 
 /* Print a shape as "[151936,896]". shape_text() writes the same to out, which it returns; a shape that is too long for

@@ -1,10 +1,13 @@
 #include "checkpoint/journal.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MAGIC "RUNUNDO1"
@@ -17,28 +20,112 @@ typedef struct {
 } RecordHead;
 _Static_assert(sizeof(RecordHead) == 16, "a record's head is written as it is in memory");
 
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+/* Call `visit` for the entries of the folder that `path` lies in, with fresh paths, until it returns false. */
+typedef bool EntryVisit(void *context, const char *path);
+static void visit_folder(const char *path, EntryVisit *visit, void *context)
+{
+    char *folder = path_folder(path);
+    DIR *dir = folder ? opendir(folder) : NULL;
+    bool more = true;
+    for (struct dirent *e; dir && more && (e = readdir(dir));) {
+        char *entry = path_join(folder, e->d_name);
+        more = entry && visit(context, entry);
+        free(entry);
+    }
+    if (dir)
+        closedir(dir);
+    free(folder);
+}
+
+/* Another name of the same file that has a journal. */
+typedef struct {
+    struct stat file;
+    char *journal; /* its journal, once found; fresh */
+} OtherName;
+
+static bool look_for_journal(void *context, const char *path)
+{
+    OtherName *other = context;
+    struct stat info;
+    if (lstat(path, &info) != 0 || info.st_ino != other->file.st_ino || info.st_dev != other->file.st_dev)
+        return true;
+    char *journal = path_with_suffix(path, ".undo"), *old = path_with_suffix(path, ".undo.old");
+    if (journal && old && (file_exists(journal) || file_exists(old))) {
+        other->journal = journal;
+        journal = NULL;
+    }
+    free(old);
+    free(journal);
+    return !other->journal;
+}
+
 int journal_init(Journal *j, const char *file, char err[512])
 {
-    *j = (Journal){.path = path_with_suffix(file, ".undo"),
-                   .part = path_with_suffix(file, ".undo.part"),
-                   .old = path_with_suffix(file, ".undo.old"),
-                   .records = {.fd = -1, .offset = HEAD}};
+    OtherName other = {0};
+    *j = (Journal){.records = {.fd = -1, .offset = HEAD}};
     sha256_init(&j->records_hash);
-    return j->path && j->part && j->old ? 0 : fail(err, "%s: out of memory", file);
+    if (stat(file, &other.file) == 0 && other.file.st_nlink > 1)
+        visit_folder(file, look_for_journal, &other);
+    j->path = other.journal ? other.journal : path_with_suffix(file, ".undo");
+    j->old = j->path ? path_with_suffix(j->path, ".old") : NULL;
+    return j->path && j->old ? 0 : fail(err, "%s: out of memory", file);
 }
 
 void journal_end(Journal *j)
 {
-    if (j->path && j->records.fd >= 0) {
+    if (j->path && j->records.fd >= 0)
         close(j->records.fd);
-        if (!j->published)
-            unlink(j->part);
-    }
+    if (j->part && !j->published)
+        unlink(j->part);
     free(j->records.bytes);
     free(j->path);
     free(j->part);
     free(j->old);
     *j = (Journal){.records = {.fd = -1}};
+}
+
+/* Whether a file begins like a journal and no process that writes it holds its lock. */
+static bool is_left_journal(const char *path)
+{
+    char magic[8];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    bool found = fd >= 0 && file_read_at(fd, magic, 8, 0) == 0 && memcmp(magic, MAGIC, 8) == 0 &&
+                 flock(fd, LOCK_SH | LOCK_NB) == 0;
+    if (fd >= 0)
+        close(fd);
+    return found;
+}
+
+static bool count_leftover(void *context, const char *path)
+{
+    size_t *n = context;
+    *n += text_ends_with(path, ".part") && is_left_journal(path) ? 1 : 0;
+    return true;
+}
+
+size_t journal_count_leftovers(const char *file)
+{
+    size_t n = 0;
+    visit_folder(file, count_leftover, &n);
+    return n;
+}
+
+/* context: the journal's path */
+static bool remove_leftover(void *context, const char *path)
+{
+    if (file_is_part_of(path, context) && is_left_journal(path))
+        unlink(path);
+    return true;
+}
+
+int journal_clean_up(const Journal *j, char err[512])
+{
+    if (file_exists(j->old) && !file_exists(j->path) && is_left_journal(j->old) && rename(j->old, j->path) != 0)
+        return fail(err, "%s: %s", j->old, strerror(errno));
+    visit_folder(j->path, remove_leftover, j->path);
+    return 0;
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------------- */
@@ -66,7 +153,7 @@ int journal_read_head(Journal *j, char err[512])
         return fail(err, "%s: %s", j->path, strerror(error));
     hash_head(h, hash);
     if (status != 0 || memcmp(h->magic, MAGIC, 8) != 0 || memcmp(h->hash, hash, 32) != 0 ||
-        (h->state != JOURNAL_CHANGING && h->state != JOURNAL_DONE))
+        h->state < JOURNAL_CHANGING || h->state > JOURNAL_READY)
         return fail(err, "%s is not the journal of an edit, or it is damaged; nothing was changed", j->path);
     return 0;
 }
@@ -82,11 +169,32 @@ int journal_set_state(Journal *j, uint64_t state, char err[512])
     return status;
 }
 
+typedef struct {
+    uint64_t step;
+    JournalStepVisit *visit;
+    void *context;
+} StepSearch;
+
+static bool look_at_file(void *context, const char *path)
+{
+    const StepSearch *s = context;
+    char unused[512];
+    Journal j = {.path = path_with_suffix(path, ".undo")};
+    bool of_step = j.path && journal_read_head(&j, unused) == 0 && j.head.step == s->step;
+    free(j.path);
+    return !of_step || s->visit(s->context, path, &j.head);
+}
+
+void journal_visit_step(const char *file, uint64_t step, JournalStepVisit *visit, void *context)
+{
+    visit_folder(file, look_at_file, &(StepSearch){step, visit, context});
+}
+
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static int fail_part(const Journal *j, char err[512])
 {
-    return fail(err, "%s: %s (the journal of an edit needs as many bytes as it changes)", j->part, strerror(errno));
+    return fail(err, "%s: %s (the journal of an edit needs as many bytes as it changes)", j->path, strerror(errno));
 }
 
 static int put(Journal *j, const void *bytes, size_t n, char err[512])
@@ -107,14 +215,22 @@ static size_t period_of(const unsigned char *bytes, size_t n)
     return n;
 }
 
+/* The first bytes tell what the file is, even if it is never finished. */
+static int begin(Journal *j, mode_t mode, char err[512])
+{
+    j->records.fd = file_open_part(j->path, mode & 0666, &j->part);
+    if (j->records.fd < 0)
+        return fail(err, "%s: %s", j->path, strerror(errno));
+    flock(j->records.fd, LOCK_EX | LOCK_NB); /* where files cannot be locked, leftovers stay */
+    return file_write_at(j->records.fd, MAGIC, 8, 0) == 0 ? 0 : fail_part(j, err);
+}
+
 int journal_put(Journal *j, uint64_t offset, const unsigned char *before, const unsigned char *after, size_t n,
                 mode_t mode, char err[512])
 {
     RecordHead head = {offset, (uint32_t)n, (uint32_t)period_of(after, n)};
-    if (j->records.fd < 0)
-        j->records.fd = open(j->part, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode & 0666);
-    if (j->records.fd < 0)
-        return fail(err, "%s: %s", j->part, strerror(errno));
+    if (j->records.fd < 0 && begin(j, mode, err) != 0)
+        return -1;
     if (put(j, &head, sizeof head, err) != 0 || put(j, before, n, err) != 0)
         return -1;
     return put(j, after, head.period, err);
@@ -123,26 +239,36 @@ int journal_put(Journal *j, uint64_t offset, const unsigned char *before, const 
 int journal_finish(Journal *j, char err[512])
 {
     memcpy(j->head.magic, MAGIC, 8);
-    j->head.state = JOURNAL_CHANGING;
+    j->head.state = JOURNAL_READY;
     sha256_final(&j->records_hash, j->head.records_hash);
     hash_head(&j->head, j->head.hash);
     if (file_buffer_flush(&j->records) != 0)
         return fail_part(j, err);
     if (file_write_at(j->records.fd, &j->head, HEAD, 0) != 0 || file_sync(j->records.fd) != 0)
-        return fail(err, "%s: %s", j->part, strerror(errno));
+        return fail(err, "%s: %s", j->path, strerror(errno));
     return 0;
 }
 
-/* ---- names ------------------------------------------------------------------------------------------------------- */
+/* ---- publishing -------------------------------------------------------------------------------------------------- */
+
+/* Make way for this step's journal. */
+static int keep_old(Journal *j, char err[512])
+{
+    if (!file_exists(j->path))
+        return 0;
+    if (file_exists(j->old) && !is_left_journal(j->old))
+        return fail(err, "%s is in the way: it is not the journal of an edit", j->old);
+    if (rename(j->path, j->old) != 0)
+        return fail(err, "%s: %s", j->old, strerror(errno));
+    j->kept_old = true;
+    return 0;
+}
 
 int journal_publish(Journal *j, char err[512])
 {
-    if (file_exists(j->path)) {
-        if (rename(j->path, j->old) != 0)
-            return fail(err, "%s: %s", j->old, strerror(errno));
-        j->kept_old = true;
-    }
-    if (rename(j->part, j->path) != 0)
+    if (keep_old(j, err) != 0)
+        return -1;
+    if (file_rename_to_free(j->part, j->path) != 0)
         return fail(err, "%s: %s", j->path, strerror(errno));
     j->published = true;
     return file_sync_folder(j->path) == 0 ? 0 : fail(err, "%s: its folder: %s", j->path, strerror(errno));
@@ -151,7 +277,7 @@ int journal_publish(Journal *j, char err[512])
 int journal_withdraw(Journal *j, char err[512])
 {
     int status = 0;
-    if (file_exists(j->old))
+    if (file_exists(j->old) && is_left_journal(j->old))
         status = rename(j->old, j->path);
     else if (j->published)
         status = unlink(j->path);
@@ -165,13 +291,6 @@ void journal_forget_old(Journal *j)
     if (j->kept_old)
         unlink(j->old);
     j->kept_old = false;
-}
-
-int journal_tidy(const Journal *j, char err[512])
-{
-    if (file_exists(j->old) && !file_exists(j->path) && rename(j->old, j->path) != 0)
-        return fail(err, "%s: %s", j->old, strerror(errno));
-    return 0;
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */

@@ -7,8 +7,10 @@
  *     length    the bytes before
  *     period    bytes that, repeated, are the bytes after
  *
- * with all numbers little-endian. The journal is written as FILE.undo.part; an earlier one waits as FILE.undo.old until
- * the edit is complete.
+ * with all numbers little-endian. It is written under a fresh name, FILE.undo.XXXXXXXX.part, and locked while it is; an
+ * earlier one waits as FILE.undo.old until the edit is complete. What is found under these names is taken for a journal
+ * only if it begins like one. The name of a long FILE is cut (path_with_suffix()). When a file has several names in its
+ * folder, the journal is beside whichever of them it was made for, and is found by each.
  */
 #ifndef CHECKPOINT_JOURNAL_H
 #define CHECKPOINT_JOURNAL_H
@@ -20,12 +22,20 @@
 #include <sys/types.h>
 
 #define JOURNAL_MOST FILE_BUFFER /* bytes of one record */
-enum { JOURNAL_CHANGING = 1, JOURNAL_DONE = 2 };
+
+/* How far a step is, which changes one file or several. All its journals reach a state before the first goes on to the
+ * next. */
+enum {
+    JOURNAL_CHANGING = 1, /* the files are being changed */
+    JOURNAL_DONE = 2,     /* all of it was read back */
+    JOURNAL_UNDOING = 3,  /* the files are being restored; then the journals are removed, one by one */
+    JOURNAL_READY = 4     /* the journals are being published; no file has changed yet */
+};
 
 /* As it is on disk: 144 bytes, little-endian like the machine. */
 typedef struct {
     char magic[8];  /* "RUNUNDO1" */
-    uint64_t state; /* JOURNAL_CHANGING while FILE is being changed, JOURNAL_DONE when all of it was read back */
+    uint64_t state;
     uint64_t step;  /* files that were changed together have the same */
     uint64_t files; /* that the step changed */
     uint64_t size;  /* of FILE */
@@ -36,9 +46,10 @@ typedef struct {
 } JournalHead;
 
 typedef struct {
-    char *path, *part, *old; /* FILE.undo, FILE.undo.part, FILE.undo.old */
+    char *path, *old; /* FILE.undo, FILE.undo.old */
+    char *part;       /* NULL until it is begun */
     JournalHead head;        /* as it was read, or as it will be written */
-    FileBuffer records;      /* on their way to FILE.undo.part, which is records.fd; -1: not begun */
+    FileBuffer records;      /* on their way to `part`, which is records.fd; -1: not begun */
     Sha256 records_hash;
     bool published; /* this step's journal has the name FILE.undo */
     bool kept_old;  /* an earlier one has become FILE.undo.old */
@@ -47,8 +58,14 @@ typedef struct {
 int journal_init(Journal *j, const char *file, char err[512]);
 void journal_end(Journal *j); /* remove a journal that was not published; safe on a zeroed struct */
 
-/* Rename FILE.undo.old back to FILE.undo if an interrupted edit left it there. The file must be locked. */
-int journal_tidy(const Journal *j, char err[512]);
+/* Rename FILE.undo.old back to FILE.undo if an interrupted edit left it there, and remove journals that were never
+ * published. The file must be locked. */
+int journal_clean_up(const Journal *j, char err[512]);
+/* How many journals in a file's folder were begun by edits that were killed, and never published. */
+size_t journal_count_leftovers(const char *file);
+/* Call visit for each file in that file's folder whose journal is of this step, until it returns false. */
+typedef bool JournalStepVisit(void *context, const char *file, const JournalHead *head);
+void journal_visit_step(const char *file, uint64_t step, JournalStepVisit *visit, void *context);
 /* Read the head. Returns 1 if there is no journal, -1 if the file is something else or its head is damaged. */
 int journal_read_head(Journal *j, char err[512]);
 

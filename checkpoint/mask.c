@@ -84,7 +84,7 @@ static int mask_tensors(Edit *e, const Masked *masked, size_t n, uint64_t *zeroe
     return status;
 }
 
-int mask_apply(Edit *e, Checkpoint *c, const Checkpoint *mask, bool dry, uint64_t *zeroed, char err[512])
+int mask_apply(Edit *e, Checkpoint *c, const Checkpoint *mask, uint64_t *zeroed, char err[512])
 {
     size_t n = checkpoint_tensor_count(mask);
     Masked *masked = calloc(n + 1, sizeof *masked);
@@ -93,7 +93,7 @@ int mask_apply(Edit *e, Checkpoint *c, const Checkpoint *mask, bool dry, uint64_
     int status = masked && touched ? find_weights(c, mask, masked, touched, err)
                                    : fail(err, "%s: out of memory for %zu tensors", mask->argument, n);
     if (status == 0)
-        status = edit_begin(e, touched, n, dry, err);
+        status = edit_begin(e, touched, n, err);
     if (status == 0)
         status = mask_tensors(e, masked, n, zeroed, err);
     free(touched);

@@ -9,6 +9,6 @@
 #include "checkpoint/edit.h"
 
 /* Begin the edit e and note in it that every weight whose mask is 0 becomes zero. *zeroed: weights that were not 0. */
-int mask_apply(Edit *e, Checkpoint *c, const Checkpoint *mask, bool dry, uint64_t *zeroed, char err[512]);
+int mask_apply(Edit *e, Checkpoint *c, const Checkpoint *mask, uint64_t *zeroed, char err[512]);
 
 #endif

@@ -128,7 +128,7 @@ static JsonValue member(const char *key, const char *text)
         .type = JSON_STRING, .key = key, .key_length = (uint32_t)strlen(key), .text = text, .length = strlen(text)};
 }
 
-static int write_file(const Patch *p, const char *path, char err[512])
+static int write_file(const Patch *p, const char *path, bool replace, char err[512])
 {
     const JsonValue base = member("base", p->base), format = member("format", "run-patch"),
                     result = member("result", p->result), version = member("version", "1");
@@ -137,7 +137,8 @@ static int write_file(const Patch *p, const char *path, char err[512])
                              .metadata = (const JsonValue *const[]){&base, &format, &result, &version},
                              .n_metadata = 4,
                              .fill = fill_delta,
-                             .context = p->deltas};
+                             .context = p->deltas,
+                             .replace = replace};
     NewFile f = {.fd = -1};
     int status = writer_write(&f, path, &content, err);
     if (status == 0)
@@ -146,19 +147,20 @@ static int write_file(const Patch *p, const char *path, char err[512])
     return status;
 }
 
-static int write_patch(Patch *p, Checkpoint *a, Checkpoint *b, const char *path, FileProgress *progress, void *context,
-                       PatchSize *size, char err[512])
+static int write_patch(Patch *p, Checkpoint *a, Checkpoint *b, const char *path, bool replace, FileProgress *progress,
+                       void *context, PatchSize *size, char err[512])
 {
     if (writer_check_target(path, a, err) != 0 || writer_check_target(path, b, err) != 0 ||
-        pair_tensors(p, a, b, err) != 0 || fingerprint_compute(a, p->digests, p->base, progress, context, err) != 0 ||
+        edit_keep_off(a, err) != 0 || edit_keep_off(b, err) != 0 || pair_tensors(p, a, b, err) != 0 ||
+        fingerprint_compute(a, p->digests, p->base, progress, context, err) != 0 ||
         fingerprint_compute(b, p->digests, p->result, progress, context, err) != 0 ||
         describe_deltas(p, size, err) != 0)
         return -1;
-    return write_file(p, path, err);
+    return write_file(p, path, replace, err);
 }
 
-int patch_write(Checkpoint *a, Checkpoint *b, const char *path, FileProgress *progress, void *context, PatchSize *size,
-                char err[512])
+int patch_write(Checkpoint *a, Checkpoint *b, const char *path, bool replace, FileProgress *progress, void *context,
+                PatchSize *size, char err[512])
 {
     size_t n = checkpoint_tensor_count(a);
     Patch p = {.deltas = calloc(n + 1, sizeof *p.deltas),
@@ -166,7 +168,7 @@ int patch_write(Checkpoint *a, Checkpoint *b, const char *path, FileProgress *pr
                .n = n,
                .digests = calloc(n + 1, sizeof *p.digests)};
     *size = (PatchSize){0};
-    int status = p.deltas && p.tensors && p.digests ? write_patch(&p, a, b, path, progress, context, size, err)
+    int status = p.deltas && p.tensors && p.digests ? write_patch(&p, a, b, path, replace, progress, context, size, err)
                                                     : fail(err, "%s: out of memory for %zu tensors", path, n);
     for (size_t i = 0; p.deltas && i < p.n; i++)
         free(p.deltas[i].names);
@@ -338,16 +340,15 @@ static int note_changes(Edit *e, const Application *a, char err[512])
     return 0;
 }
 
-static int apply(Edit *e, Application *a, bool dry, FileProgress *progress, void *context, char err[512])
+static int apply(Edit *e, Application *a, FileProgress *progress, void *context, char err[512])
 {
     if (check_format(a->patch, err) != 0 || find_changes(a, err) != 0 ||
-        edit_begin(e, a->touched, a->n, dry, err) != 0 || check_ends(a, progress, context, err) != 0)
+        edit_begin(e, a->touched, a->n, err) != 0 || check_ends(a, progress, context, err) != 0)
         return -1;
     return note_changes(e, a, err);
 }
 
-int patch_apply(Edit *e, Checkpoint *c, Checkpoint *patch, bool dry, FileProgress *progress, void *context,
-                char err[512])
+int patch_apply(Edit *e, Checkpoint *c, Checkpoint *patch, FileProgress *progress, void *context, char err[512])
 {
     size_t n = checkpoint_tensor_count(c);
     Application a = {.model = c,
@@ -355,7 +356,7 @@ int patch_apply(Edit *e, Checkpoint *c, Checkpoint *patch, bool dry, FileProgres
                      .digests = calloc(n + 1, sizeof *a.digests),
                      .changes = calloc(n + 1, sizeof *a.changes),
                      .touched = calloc(n + 1, sizeof *a.touched)};
-    int status = a.digests && a.changes && a.touched ? apply(e, &a, dry, progress, context, err)
+    int status = a.digests && a.changes && a.touched ? apply(e, &a, progress, context, err)
                                                      : fail(err, "%s: out of memory for %zu tensors", c->argument, n);
     free(a.touched);
     free(a.changes);

@@ -16,14 +16,13 @@ typedef struct {
     uint64_t tensors, ranges, bytes; /* that differ */
 } PatchSize;
 
-/* Write the patch that turns a into b. Their tensors must have the same names, dtypes and shapes, and path must be
- * free. */
-int patch_write(Checkpoint *a, Checkpoint *b, const char *path, FileProgress *progress, void *context, PatchSize *size,
-                char err[512]);
+/* Write the patch that turns a into b. Their tensors must have the same names, dtypes and shapes. Edits are kept off
+ * the files of both until they are closed. */
+int patch_write(Checkpoint *a, Checkpoint *b, const char *path, bool replace, FileProgress *progress, void *context,
+                PatchSize *size, char err[512]);
 
 /* Begin the edit e and note in it what the patch changes. Refused unless c is the patch's base and what it becomes will
  * be the patch's result. */
-int patch_apply(Edit *e, Checkpoint *c, Checkpoint *patch, bool dry, FileProgress *progress, void *context,
-                char err[512]);
+int patch_apply(Edit *e, Checkpoint *c, Checkpoint *patch, FileProgress *progress, void *context, char err[512]);
 
 #endif

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint/edit.h"
 #include "checkpoint/locate.h"
 #include "checkpoint/tensor.h"
 #include "checkpoint/writer.h"
@@ -29,7 +30,7 @@ typedef struct {
     bool made;      /* the directory was made */
     NewFile *files; /* [n_files] companions, shards, index: in the order in which they get their names */
     size_t n_files;
-    NewFile index; /* until it has its place among the files */
+    bool replace; /* files that exist */
     FileProgress *progress;
     void *context;
 } Split;
@@ -73,6 +74,8 @@ static void cut(Split *s, uint64_t max_bytes)
 static int begin(Split *s, const Checkpoint *c, uint64_t max_bytes, char err[512])
 {
     size_t n = checkpoint_tensor_count(c);
+    if (edit_keep_off(c, err) != 0)
+        return -1;
     s->checkpoint = c;
     s->tensors = calloc(n + 1, sizeof *s->tensors);
     s->first = calloc(n + 2, sizeof *s->first);
@@ -95,7 +98,6 @@ static void end(Split *s)
 {
     for (size_t i = 0; i < s->n_files; i++)
         new_file_end(&s->files[i]);
-    new_file_end(&s->index);
     free(s->files);
     free(s->metadata);
     free(s->first);
@@ -109,15 +111,17 @@ static int write_shard(Split *s, size_t shard, const char *path, char err[512])
                              .metadata = s->metadata,
                              .n_metadata = s->n_metadata,
                              .progress = s->progress,
-                             .progress_context = s->context};
+                             .progress_context = s->context,
+                             .replace = s->replace};
     if (writer_check_target(path, s->checkpoint, err) != 0)
         return -1;
     return writer_write(&s->files[s->n_files++], path, &content, err);
 }
 
-int split_merge(const Checkpoint *c, const char *path, FileProgress *progress, void *context, char err[512])
+int split_merge(const Checkpoint *c, const char *path, bool replace, FileProgress *progress, void *context,
+                char err[512])
 {
-    Split s = {.progress = progress, .context = context};
+    Split s = {.replace = replace, .progress = progress, .context = context};
     int status = begin(&s, c, UINT64_MAX, err);
     if (status == 0)
         status = write_shard(&s, 0, path, err);
@@ -137,6 +141,8 @@ static void shard_name(const Split *s, size_t shard, char out[64])
         snprintf(out, 64, "model-%05zu-of-%05zu.safetensors", shard + 1, s->n_shards);
 }
 
+#define COMPANION_MOST ((size_t)1 << 30) /* bytes */
+
 static void print_index(FILE *out, const Split *s)
 {
     char name[64];
@@ -155,45 +161,45 @@ static void print_index(FILE *out, const Split *s)
     fputs("\n  }\n}\n", out);
 }
 
-static int write_bytes(NewFile *f, const char *path, const char *bytes, size_t length, char err[512])
+static int write_bytes(Split *s, const char *path, const char *bytes, size_t length, char err[512])
 {
-    if (new_file_open(f, path, err) != 0)
+    NewFile *f = &s->files[s->n_files++];
+    if (new_file_open(f, path, s->replace, err) != 0)
         return -1;
     if (file_write_at(f->fd, bytes, length, 0) != 0)
-        return fail(err, "%s: %s", f->part, strerror(errno));
+        return fail(err, "%s: %s", f->path, strerror(errno));
     return new_file_finish(f, err);
 }
 
-/* The index is begun first, even where there will be a single file: its lock keeps a second split out of the folder. */
 static int write_index(Split *s, const char *path, char err[512])
 {
     char *text = NULL;
     size_t length;
-    if (writer_check_target(path, s->checkpoint, err) != 0)
-        return -1;
     FILE *out = open_memstream(&text, &length);
     if (out)
         print_index(out, s);
     if (!out || text_close_stream(out, &text) != 0)
         return fail(err, "%s: out of memory", path);
-    int status = write_bytes(&s->index, path, text, length, err);
+    int status = write_bytes(s, path, text, length, err);
     free(text);
     return status;
 }
 
+/* A companion that is there already with the same bytes is left alone. */
 static int copy_companion(Split *s, const char *from, const char *to, char err[512])
 {
-    size_t length;
-    if (access(from, R_OK) != 0 || file_exists(to))
+    size_t length, old_length = 0;
+    char unused[512];
+    if (access(from, R_OK) != 0)
         return 0;
-    char *bytes = file_read(from, (size_t)1 << 30, &length, err);
+    char *bytes = file_read(from, COMPANION_MOST, &length, err);
     if (!bytes)
         return -1;
-    NewFile *f = &s->files[s->n_files++];
-    int status = write_bytes(f, to, bytes, length, err);
+    char *old = file_exists(to) ? file_read(to, COMPANION_MOST, &old_length, unused) : NULL;
+    bool same = old && length == old_length && memcmp(old, bytes, length) == 0;
+    int status = same ? 0 : write_bytes(s, to, bytes, length, err);
+    free(old);
     free(bytes);
-    if (status == 0)
-        new_file_close(f);
     return status;
 }
 
@@ -219,10 +225,26 @@ static int write_shards(Split *s, char err[512])
         char *path = path_join(s->directory, name);
         status = path ? write_shard(s, i, path, err) : fail(err, "%s: out of memory", s->directory);
         free(path);
-        if (status == 0 && s->n_shards > 1)
-            new_file_close(&s->files[s->n_files - 1]);
     }
     return status;
+}
+
+/* Neither a file of shards nor a single one may be there already: the folder would hold two models. */
+static int check_folder(const Split *s, const char *index, const char *single, char err[512])
+{
+    const char *other = s->n_shards == 1 ? index : single;
+    if (file_exists(other))
+        return fail(err, "%s exists already: the folder would hold two models", other);
+    return writer_check_target(index, s->checkpoint, err);
+}
+
+static int write_files(Split *s, const char *index, const char *single, char err[512])
+{
+    if (check_folder(s, index, single, err) != 0 || copy_companions(s, err) != 0 || write_shards(s, err) != 0)
+        return -1;
+    if (s->n_shards > 1 && write_index(s, index, err) != 0)
+        return -1;
+    return new_files_publish(s->files, s->n_files, err);
 }
 
 static int write_folder(Split *s, char err[512])
@@ -231,25 +253,16 @@ static int write_folder(Split *s, char err[512])
     if (!s->made && errno != EEXIST)
         return fail(err, "%s: %s", s->directory, strerror(errno));
     char *index = path_join(s->directory, WEIGHTS_INDEX_NAME), *single = path_join(s->directory, WEIGHTS_NAME);
-    int status = index && single ? writer_check_target(single, s->checkpoint, err)
-                                 : fail(err, "%s: out of memory", s->directory);
-    if (status == 0)
-        status = write_index(s, index, err);
+    int status = index && single ? write_files(s, index, single, err) : fail(err, "%s: out of memory", s->directory);
     free(single);
     free(index);
-    if (status != 0 || copy_companions(s, err) != 0 || write_shards(s, err) != 0)
-        return -1;
-    if (s->n_shards > 1) {
-        s->files[s->n_files++] = s->index;
-        s->index = (NewFile){.fd = -1};
-    }
-    return new_files_publish(s->files, s->n_files, err);
+    return status;
 }
 
-int split_model(const Checkpoint *c, const char *directory, uint64_t max_bytes, FileProgress *progress, void *context,
-                size_t *n_shards, char err[512])
+int split_model(const Checkpoint *c, const char *directory, uint64_t max_bytes, bool replace, FileProgress *progress,
+                void *context, size_t *n_shards, char err[512])
 {
-    Split s = {.directory = directory, .index = {.fd = -1}, .progress = progress, .context = context};
+    Split s = {.directory = directory, .replace = replace, .progress = progress, .context = context};
     int status = begin(&s, c, max_bytes, err);
     if (status == 0)
         status = write_folder(&s, err);

@@ -156,7 +156,7 @@ static int write_file(NewFile *f, const char *path, const WriterContent *c, cons
     uint64_t end = size;
     for (size_t i = 0; i < c->n; i++)
         end += order[i].tensor->length;
-    if (new_file_open(f, path, err) != 0)
+    if (new_file_open(f, path, c->replace, err) != 0)
         return -1;
     if (file_write_at(f->fd, header, size, 0) != 0 || file_set_size(f->fd, end) != 0)
         return fail(err, "%s: %s", f->part, strerror(errno));
@@ -191,20 +191,12 @@ int writer_write(NewFile *f, const char *path, const WriterContent *c, char err[
 
 int writer_check_target(const char *path, const Checkpoint *input, char err[512])
 {
-    const char *same = NULL;
-    char *part = path_with_suffix(path, ".part");
-    if (!part)
-        return fail(err, "%s: out of memory", path);
-    bool exists = file_exists(path) || file_exists(part);
-    for (size_t i = 0; exists && i < checkpoint_file_count(input) && !same; i++) {
+    if (!file_exists(path))
+        return 0;
+    for (size_t i = 0; i < checkpoint_file_count(input); i++) {
         const char *file = checkpoint_file(input, i)->path;
-        if (file_same(path, file) || file_same(part, file))
-            same = file;
+        if (file_same(path, file))
+            return fail(err, "%s is the same file as the input %s", path, file);
     }
-    free(part);
-    if (same)
-        return fail(err, "%s is the same file as the input %s", path, same);
-    if (file_exists(path))
-        return fail(err, "%s exists already: remove it, or choose another name", path);
     return 0;
 }

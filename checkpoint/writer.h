@@ -22,17 +22,18 @@ typedef struct {
     void *context;
     FileProgress *progress; /* or NULL */
     void *progress_context;
+    bool replace; /* the file that has the name */
 } WriterContent;
 
 /* The members of all objects, each of which is one of strings, or NULL, as a WriterContent wants them. Of equal keys the
  * first object's counts, and in an object the last. Fresh, or NULL when out of memory. */
 const JsonValue **writer_join_metadata(const JsonValue *const *objects, size_t n_objects, size_t *n);
 
-/* Write path.part, complete and accepted by safetensors_open(). The caller publishes it, and ends f in any case. What
+/* Write a new file, complete and accepted by safetensors_open(). The caller publishes it, and ends f in any case. What
  * no reader would take is refused: a tensor called "__metadata__", a name twice, a header over 100,000,000 bytes. */
 int writer_write(NewFile *f, const char *path, const WriterContent *content, char err[512]);
 
-/* Refuse a path that exists, and one that is, under this or its temporary name, a file that is read. */
+/* Refuse a path that means a file of the input. */
 int writer_check_target(const char *path, const Checkpoint *input, char err[512]);
 
 #endif

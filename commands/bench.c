@@ -69,7 +69,7 @@ static int *some_ids(size_t n, size_t vocab)
 /* Run n tokens from position pos on, `step` at a time, and return how many that were in a second. */
 static double rate(Session *s, const int *ids, size_t n, size_t pos, size_t step)
 {
-    run_state_rewind(&s->state, pos);
+    kv_cache_rewind(&s->state.cache, pos);
     double start = clock_seconds();
     for (size_t i = 0; i < n; i += step)
         session_forward(s, ids + i, step);
@@ -94,7 +94,7 @@ static void measure(Session *s, Bench *b)
     b->bandwidth = median(bandwidth, b->rounds);
     b->prefill = median(prefill, b->rounds);
     b->decode = median(decode, b->rounds);
-    uint64_t bytes = s->weight_bytes + session_cache_bytes(&s->model.config, b->depth + b->tokens / 2);
+    uint64_t bytes = s->weight_bytes + session_cache_bytes(s, b->depth + b->tokens / 2);
     b->decode_gb_s = b->decode * (double)bytes / 1e9;
     free(bandwidth);
     free(ids);
@@ -163,10 +163,10 @@ int cmd_bench(int argc, char **argv)
                   "run bench -w q8 -t 1 -p 0 -n 64 -d 2048 --json\n");
 
     Session s;
-    session_open(&s, false, false);
-    settle_lengths(&b, s.state.ctx);
+    session_open(&s, false, 1);
+    settle_lengths(&b, s.state.cache.ctx);
     int *four = some_ids(4, s.model.config.vocab_size);
-    const float *logits = session_forward(&s, four, MIN(s.state.ctx, 4));
+    const float *logits = session_forward(&s, four, MIN(s.state.cache.ctx, 4));
     argmax_f32(logits, s.model.config.vocab_size, NULL); /* choosing the token is part of its time */
     b.first_token_ms = 1e3 * (clock_seconds() - start);
     free(four);

@@ -201,7 +201,7 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
     size_t same = 0;
     while (same < ids->count && same < c->cached.count && ids->items[same] == c->cached.items[same])
         same++;
-    run_state_rewind(&s->state, same);
+    kv_cache_rewind(&s->state.cache, same);
     generated_free(&r->part);
     r->taken = 0;
     r->block_began = clock_seconds();
@@ -214,11 +214,11 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
     r->timed += MAX(r->part.ids.count, 1) - 1;
     r->seconds += r->part.seconds;
     if (status != 0) /* nobody knows what is in the cache now */
-        run_state_rewind(&s->state, 0);
+        kv_cache_rewind(&s->state.cache, 0);
     c->cached.count = 0;
     append_ids(&c->cached, ids);
     append_ids(&c->cached, &r->part.ids);
-    c->cached.count = MIN(c->cached.count, s->state.pos);
+    c->cached.count = MIN(c->cached.count, s->state.cache.pos);
     return status;
 }
 
@@ -228,7 +228,7 @@ typedef enum { FITS, FULL, TROUBLE } Fit; /* FULL: the answer cannot go on; TROU
  * only the question is left. */
 static Fit fit(Chat *c, const Reply *r, IdList *ids)
 {
-    size_t ctx = c->session.state.ctx, before = c->first, most = ctx - 1;
+    size_t ctx = c->session.state.cache.ctx, before = c->first, most = ctx - 1;
     for (;; c->first += 2, most = ctx - ctx / 4) {
         if (conversation_ids(c, &r->ids, ids) != 0)
             return TROUBLE;
@@ -262,7 +262,7 @@ static void print_short_statistics(const Chat *c, const Reply *r)
         snprintf(seed, sizeof seed, "; seed %" PRIu64, c->how.sampling.seed);
     if (isatty(STDERR_FILENO))
         notice("%zu token%s%s; prompt %zu, %zu of them new; context %zu of %zu%s", r->ids.count, plural(r->ids.count),
-               rate, r->prompt, r->read, c->session.state.pos, c->session.state.ctx, seed);
+               rate, r->prompt, r->read, c->session.state.cache.pos, c->session.state.cache.ctx, seed);
 }
 
 /* Answer the last turn, which is a question, by a new turn. False if no answer came. */
@@ -332,10 +332,11 @@ static void write_conversation(FILE *out, const Chat *c)
 static int do_save(Chat *c)
 {
     OutFile out;
-    const char *path = c->argument.bytes;
-    if (model_has_file(&c->session.checkpoint, path))
-        return fail(c->err, "%s is a file of the model itself", path);
-    if (out_open(&out, path, c->err) != 0)
+    const char *path = c->argument.bytes, force[] = "--force ";
+    bool replace = !strncmp(path, force, strlen(force));
+    if (replace)
+        path += strlen(force);
+    if (model_out_open(&c->session.checkpoint, &out, path, replace, c->err) != 0)
         return -1;
     write_conversation(out.stream, c);
     if (out_commit(&out, c->err) != 0)
@@ -468,7 +469,7 @@ static int do_tokens(Chat *c)
         fprintf(stderr, "%-9zu%7zu = %zu + %zu\n", turn, both, question, both - question);
         before += both;
     }
-    fprintf(stderr, "context  %7zu of %zu tokens\n", before, c->session.state.ctx);
+    fprintf(stderr, "context  %7zu of %zu tokens\n", before, c->session.state.cache.ctx);
     free(list);
     return 0;
 }
@@ -492,7 +493,7 @@ static const struct ChatCommand {
     {"reset", "", false, "begin a new conversation", do_reset},
     {"undo", "", false, "drop the last question and its answer", do_undo},
     {"retry", "", false, "answer the last question again, with another seed", do_retry},
-    {"save", "FILE", true, "write the conversation as JSON", do_save},
+    {"save", "FILE", true, "write the conversation as JSON (--force FILE replaces one)", do_save},
     {"load", "FILE", true, "go on with a saved conversation", do_load},
     {"tokens", "", false, "show how much of the context is used, turn by turn: question + answer", do_tokens},
     {"exit", "", false, "leave, as Ctrl-D does", do_exit},
@@ -586,7 +587,7 @@ int cmd_chat(int argc, char **argv)
     if (common.json)
         usage_error("run chat has no --json; /save FILE writes the conversation as JSON");
     sampling_check(&a);
-    session_open(&c.session, true, false);
+    session_open(&c.session, true, 1);
     const char *problem = tokenizer_chat_problem(c.session.tokenizer);
     die_if(problem, problem);
     use_system(&c, system);

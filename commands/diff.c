@@ -426,7 +426,7 @@ static void write_patch(Diff *d, const char *path)
     PatchSize size;
     Progress p = {.what = "writing the patch", .total = 2 * model_bytes(&d->a)};
     prepare_writing();
-    die_if(patch_write(&d->a, &d->b, path, tell_progress, &p, &size, err), err);
+    die_if(patch_write(&d->a, &d->b, path, common.force, tell_progress, &p, &size, err), err);
     progress_end();
     notice("%s: %" PRIu64 " bytes in %" PRIu64 " range%s of %" PRIu64 " tensor%s", path, size.bytes, size.ranges,
            plural(size.ranges), size.tensors, plural(size.tensors));
@@ -439,6 +439,7 @@ int cmd_diff(int argc, char **argv)
     bool all = false;
     const Option options[] = {
         {0, "patch", "FILE", OPTION_TEXT, &patch, "write the changes from A to B, for run edit --patch"},
+        FORCE_OPTION,
         {0, "all", NULL, OPTION_FLAG, &all, "list equal tensors, too"},
         THREADS_OPTION,
         JSON_OPTION,

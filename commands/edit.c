@@ -4,12 +4,14 @@
 #include "checkpoint/mask.h"
 #include "checkpoint/number.h"
 #include "checkpoint/patch.h"
+#include "checkpoint/undo.h"
 #include "commands/model.h"
 #include "commands/options.h"
 #include "commands/output.h"
 #include "commands/session.h"
 #include "commands/terminal.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -175,17 +177,101 @@ static int plan_change(Edit *e, const Slice *s, Change *c, Report *r, char err[5
     return status;
 }
 
+/* ---- reports ----------------------------------------------------------------------------------------------------- */
+
+static void print_changes(const SafetensorsTensor *t, const Report *r)
+{
+    char before[64], after[64];
+    for (size_t i = 0; i < MIN(r->changed, SHOWN); i++) {
+        printf("  ");
+        print_index(stdout, t, r->first[i].element);
+        printf("  %s -> %s\n", number_text(t->dtype, r->first[i].before, before),
+               number_text(t->dtype, r->first[i].after, after));
+    }
+    if (r->changed > SHOWN)
+        printf("  ... and %" PRIu64 " more\n", r->changed - SHOWN);
+}
+
+/* Report how many things changed: noun is what text calls one of them, key what JSON calls all. */
+static void print_edit(const Edit *e, const char *file, const char *key, const char *noun, uint64_t count)
+{
+    char word[TEXT_QUOTED];
+    if (common.json) {
+        write_name("{\"file\":", file);
+        printf(",\"%s\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"ranges\":%" PRIu64 ",\"dry_run\":%s}\n", key, count,
+               e->bytes, e->ranges, e->dry ? "true" : "false");
+    } else if (e->ranges == 0) {
+        printf("nothing to change: the new bytes are the old ones\n");
+    } else {
+        printf("%s %" PRIu64 " %s%s: %" PRIu64 " byte%s in %" PRIu64 " range%s\n", e->dry ? "would change" : "changed",
+               count, noun, plural(count), e->bytes, plural(e->bytes), e->ranges, plural(e->ranges));
+    }
+    if (!e->dry && e->ranges)
+        notice("the old bytes can be restored: run edit %s --undo", text_quoted(file, word));
+    if (!e->dry && e->ranges && e->links > 1)
+        warn("the file has %zu names, and changed under each; --undo finds its journal under those in its folder only",
+             e->links);
+}
+
+/* Make the changes, unless status says that planning them failed with err. Ends the program on failure. */
+static void commit(Edit *e, int status, char err[512])
+{
+    if (status == 0 && interrupted)
+        status = fail(err, "interrupted; nothing was changed");
+    if (status == 0 && !e->dry)
+        status = edit_commit(e, err);
+    if (status != 0)
+        edit_end(e);
+    die_if(status != 0, err);
+}
+
+/* Whether a path leads through .../models--ORG--NAME/blobs/... or .../models--ORG--NAME/snapshots/... */
+static bool is_in_cache(const char *path)
+{
+    for (const char *at = path; (at = strstr(at, "/models--"));) {
+        const char *below = strchr(++at, '/');
+        if (below && (!strncmp(below, "/blobs/", 7) || !strncmp(below, "/snapshots/", 11)))
+            return true;
+    }
+    return false;
+}
+
+/* The hub's cache must not be changed: a blob is named by its hash, and is the file of every snapshot that links to it.
+ * Where there are no links, snapshots hold the files. */
+static void refuse_cache(const Checkpoint *c)
+{
+    for (size_t i = 0; i < checkpoint_file_count(c); i++) {
+        char *real = realpath(checkpoint_file(c, i)->path, NULL);
+        if (real && is_in_cache(real))
+            die(EXIT_FAILED, "%s is in the Hugging Face cache, which must not be changed: edit a copy", real);
+        free(real);
+    }
+}
+
+/* Open a file that the edit reads, and keep other edits off it. What is edited itself will be locked anyway. */
+static void open_other(Checkpoint *other, const char *path, const Checkpoint *edited)
+{
+    char err[512];
+    bool same = false;
+    if (!file_exists(path))
+        die(EXIT_FAILED, "%s: %s", path, strerror(ENOENT));
+    model_open(other, path);
+    for (size_t i = 0; i < checkpoint_file_count(edited); i++)
+        same = same || file_same(checkpoint_file(edited, i)->path, checkpoint_file(other, 0)->path);
+    die_if(!same && edit_keep_off(other, err), err);
+}
+
 /* ---- where numbers come from ------------------------------------------------------------------------------------- */
 
 /* Open --from FILE2 or FILE2:NAME2 and find its tensor, which without NAME2 is `name`. */
-static SafetensorsTensor open_source(Checkpoint *c, const char *from, const char *name)
+static SafetensorsTensor open_source(Checkpoint *c, const Checkpoint *edited, const char *from, const char *name)
 {
     char *path = xstrdup(from), *colon = strrchr(path, ':');
     if (!file_exists(path) && colon) {
         *colon = '\0';
         name = from + (colon - path) + 1;
     }
-    model_open(c, path);
+    open_other(c, path, edited);
     free(path);
     return model_tensor(c, name);
 }
@@ -206,80 +292,32 @@ static void check_source(const Slice *s, const SafetensorsTensor *source)
             dtype_name(s->tensor->dtype));
 }
 
-/* ---- reports ----------------------------------------------------------------------------------------------------- */
-
-static void print_changes(const SafetensorsTensor *t, const Report *r)
-{
-    char before[64], after[64];
-    for (size_t i = 0; i < MIN(r->changed, SHOWN); i++) {
-        printf("  ");
-        print_index(stdout, t, r->first[i].element);
-        printf("  %s -> %s\n", number_text(t->dtype, r->first[i].before, before),
-               number_text(t->dtype, r->first[i].after, after));
-    }
-    if (r->changed > SHOWN)
-        printf("  ... and %" PRIu64 " more\n", r->changed - SHOWN);
-}
-
-/* Report how many things changed: noun is what text calls one of them, key what JSON calls all. */
-static void print_edit(const Edit *e, const char *file, const char *key, const char *noun, uint64_t count)
-{
-    if (common.json) {
-        write_name("{\"file\":", file);
-        printf(",\"%s\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"ranges\":%" PRIu64 ",\"dry_run\":%s}\n", key, count,
-               e->bytes, e->ranges, e->dry ? "true" : "false");
-    } else if (e->ranges == 0) {
-        printf("nothing to change: the new bytes are the old ones\n");
-    } else {
-        printf("%s %" PRIu64 " %s%s: %" PRIu64 " byte%s in %" PRIu64 " range%s\n", e->dry ? "would change" : "changed",
-               count, noun, plural(count), e->bytes, plural(e->bytes), e->ranges, plural(e->ranges));
-    }
-    if (!e->dry && e->ranges)
-        notice("run edit %s --undo restores the old bytes", file);
-}
-
-/* Make the changes, unless status says that planning them failed with err. Ends the program on failure. */
-static void commit(Edit *e, int status, char err[512])
-{
-    if (status == 0 && interrupted)
-        status = fail(err, "interrupted; nothing was changed");
-    if (status == 0 && !e->dry)
-        status = edit_commit(e, err);
-    if (status != 0)
-        edit_end(e);
-    die_if(status != 0, err);
-}
-
-/* The hub's cache must not be changed: a blob is named by its hash, and is the file of every snapshot that links to it.
- * Where there are no links, snapshots hold the files. */
-static void refuse_cache(const Checkpoint *c)
-{
-    for (size_t i = 0; i < checkpoint_file_count(c); i++) {
-        char *real = realpath(checkpoint_file(c, i)->path, NULL);
-        if (real && (strstr(real, "/blobs/") || (strstr(real, "/models--") && strstr(real, "/snapshots/"))))
-            die(EXIT_FAILED, "%s is in the Hugging Face cache, which must not be changed: edit a copy", real);
-        free(real);
-    }
-}
-
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
-static void edit_numbers(Checkpoint *c, const EditArguments *a)
+/* The tensors to change: the one of that name, or all that match. Fresh; *n of them. */
+static const SafetensorsTensor **find_tensors(Checkpoint *c, const char *name, size_t *n)
 {
-    char err[512];
-    Checkpoint other = {0};
-    SafetensorsTensor t = model_tensor(c, a->tensor), source;
-    const SafetensorsTensor *only = &t;
-    Change change = {0};
-    Slice s;
-    Edit e;
-    Report r = {0};
-    die_if(slice_parse(&s, a->slice, &t, err), err);
-    if (a->from) {
-        source = open_source(&other, a->from, a->tensor);
-        check_source(&s, &source);
-        change.source = &source;
+    const SafetensorsTensor **list = xcalloc(checkpoint_tensor_count(c) + 1, sizeof *list);
+    SafetensorsTensor exact;
+    bool is_name = safetensors_find(&c->st, name, &exact) == 0;
+    *n = 0;
+    for (size_t i = 0; i < checkpoint_tensor_count(c); i++) {
+        const SafetensorsTensor *t = checkpoint_tensor(c, i);
+        bool wanted = is_name ? text_same(t->name, t->name_length, name, strlen(name))
+                              : name_matches(name, t->name, t->name_length);
+        if (wanted)
+            list[(*n)++] = t;
     }
+    if (*n == 0)
+        model_tensor(c, name); /* dies, with the nearest name */
+    return list;
+}
+
+/* What the options say, as the change of every element. */
+static Change parse_change(const EditArguments *a)
+{
+    Change change = {0};
+    char err[512];
     for (size_t i = 0; i < COUNT_OF(a->operands); i++) {
         if (!a->operands[i])
             continue;
@@ -287,17 +325,50 @@ static void edit_numbers(Checkpoint *c, const EditArguments *a)
         if (number_parse(&change.operand, a->operands[i], err) != 0)
             usage_error("%s", err);
     }
-    int status = edit_begin(&e, &only, 1, a->dry, err);
-    if (status == 0)
-        status = plan_change(&e, &s, &change, &r, err);
-    commit(&e, status, err);
-    if (!common.json) {
-        print_tensor(&t);
-        print_changes(&t, &r);
+    return change;
+}
+
+static void edit_numbers(Checkpoint *c, const EditArguments *a)
+{
+    char err[512];
+    Checkpoint other = {0};
+    size_t n;
+    const SafetensorsTensor **tensors = find_tensors(c, a->tensor, &n);
+    SafetensorsTensor source;
+    Change change = parse_change(a);
+    Slice *slices = xcalloc(n, sizeof *slices);
+    Report *reports = xcalloc(n, sizeof *reports);
+    Edit e = {.dry = a->dry, .force = common.force};
+    uint64_t changed = 0;
+    if (a->from) {
+        if (n > 1)
+            die(EXIT_FAILED, "--from copies one tensor, but %zu match \"%s\"", n, a->tensor);
+        source = open_source(&other, c, a->from, a->tensor);
+        change.source = &source;
     }
-    print_edit(&e, c->argument, "numbers", "number", r.changed);
+    for (size_t i = 0; i < n; i++) {
+        die_if(slice_parse(&slices[i], a->slice, tensors[i], err), err);
+        if (a->from)
+            check_source(&slices[i], &source);
+    }
+    int status = edit_begin(&e, tensors, n, err);
+    for (size_t i = 0; i < n && status == 0; i++) {
+        change.position = 0;
+        status = plan_change(&e, &slices[i], &change, &reports[i], err);
+        changed += reports[i].changed;
+    }
+    commit(&e, status, err);
+    for (size_t i = 0; i < n && !common.json; i++) {
+        print_tensor(tensors[i]);
+        print_changes(tensors[i], &reports[i]);
+    }
+    print_edit(&e, c->argument, "numbers", "number", changed);
     edit_end(&e);
-    slice_free(&s);
+    for (size_t i = 0; i < n; i++)
+        slice_free(&slices[i]);
+    free(slices);
+    free(reports);
+    free(tensors);
     checkpoint_close(&other);
 }
 
@@ -305,18 +376,18 @@ static void edit_numbers(Checkpoint *c, const EditArguments *a)
 static void edit_by_file(Checkpoint *c, const EditArguments *a)
 {
     Checkpoint file;
-    Edit e = {.dry = a->dry};
+    Edit e = {.dry = a->dry, .force = common.force};
     char err[512];
     Progress p = {.what = "checking", .total = model_bytes(c)};
     uint64_t zeroed;
-    model_open(&file, a->mask ? a->mask : a->patch);
+    open_other(&file, a->mask ? a->mask : a->patch, c);
     if (a->mask)
-        commit(&e, mask_apply(&e, c, &file, a->dry, &zeroed, err), err);
+        commit(&e, mask_apply(&e, c, &file, &zeroed, err), err);
     else
-        commit(&e, patch_apply(&e, c, &file, a->dry, tell_progress, &p, err), err);
+        commit(&e, patch_apply(&e, c, &file, tell_progress, &p, err), err);
     progress_end();
     if (a->mask)
-        print_edit(&e, c->argument, "weights set to zero", "weight", zeroed);
+        print_edit(&e, c->argument, "weights_zeroed", "weight", zeroed);
     else
         print_edit(&e, c->argument, "tensors", "tensor", checkpoint_tensor_count(&file) / 2);
     edit_end(&e);
@@ -325,20 +396,23 @@ static void edit_by_file(Checkpoint *c, const EditArguments *a)
 
 static void undo(const Checkpoint *c)
 {
-    size_t files;
+    Undone undone;
     char err[512];
-    die_if(edit_undo(c, &files, err), err);
+    die_if(undo_last(c, &undone, err), err);
     if (common.json)
-        printf("{\"undone_files\":%zu}\n", files);
+        printf("{\"undone_files\":%zu}\n", undone.files);
     else
-        printf("undone: %zu file%s restored to the bytes before the last edit\n", files, plural(files));
+        printf("undone: %zu file%s restored to the bytes before the last edit\n", undone.files, plural(undone.files));
+    if (undone.changed_since)
+        warn("something else has changed the file after that edit: outside of the restored bytes it stays as it is");
 }
 
 static EditArguments parse_edit(int argc, char **argv)
 {
     static EditArguments a;
     const Option options[] = {
-        {0, "tensor", "NAME", OPTION_TEXT, &a.tensor, "the tensor to change"},
+        {0, "tensor", "NAME", OPTION_TEXT, &a.tensor,
+         "the tensor to change; a pattern such as '*.bias' changes all that match, in one step"},
         {0, "slice", "SPEC", OPTION_TEXT, &a.slice, "change only these numbers of it, as in NumPy: 0:128  :,5  -1"},
         {0, "set", "V", OPTION_TEXT, &a.operands[NUMBER_SET], "set the numbers to V"},
         {0, "scale", "V", OPTION_TEXT, &a.operands[NUMBER_SCALE], "multiply the numbers by V"},
@@ -351,6 +425,7 @@ static EditArguments parse_edit(int argc, char **argv)
         {0, "undo", NULL, OPTION_FLAG, &a.undo,
          "restore the bytes from before the last edit, or before one that was interrupted"},
         {0, "dry-run", NULL, OPTION_FLAG, &a.dry, "show what would change without changing it"},
+        {0, "force", NULL, OPTION_FLAG, &common.force, "edit a file that has several names (hard links), too"},
         THREADS_OPTION,
         JSON_OPTION,
         {0},
@@ -359,8 +434,8 @@ static EditArguments parse_edit(int argc, char **argv)
                   "run edit FILE --tensor NAME [--slice SPEC] --set V | --scale V | --add V | --from FILE2[:NAME2]\n"
                   "run edit FILE --mask FILE2\nrun edit FILE --patch FILE2\nrun edit FILE --undo",
                   "run edit model.safetensors --tensor model.norm.weight --scale 1.01 --dry-run\n"
-                  "run edit model/ --tensor lm_head.weight --slice 151808: --set 0\n"
-                  "run edit model/ --undo\n"
+                  "run edit model.safetensors --tensor '*.bias' --set 0\n"
+                  "run edit model.safetensors --undo\n"
                   "\n"
                   "Numbers are rounded once, to nearest; a result that the tensor's type cannot hold is refused. "
                   "FILE.undo keeps the bytes from before the last edit.\n");

@@ -178,7 +178,7 @@ static void explain(Session *s, const IdList *prompt)
                    .values = (size_t)MAX(MIN(room, 8), 2),
                    .between = ""};
     char err[512];
-    die_if(run_state_reserve(&s->state, prompt->count, err), err); /* nothing may fail once something was printed */
+    die_if(kv_cache_reserve(&s->state.cache, prompt->count, err), err); /* nothing may fail once something was printed */
     session_forward(s, prompt->items, last);
     if (common.json) {
         write_ids("{\"prompt_ids\":", prompt->items, prompt->count);
@@ -217,7 +217,7 @@ int cmd_explain(int argc, char **argv)
     input_prompt(&from, count ? argv[1] : NULL);
 
     Session s;
-    session_open(&s, !from.ids, false);
+    session_open(&s, !from.ids, 1);
     IdList prompt = session_prompt(&s, &from);
     text_free(&from.text);
     explain(&s, &prompt);

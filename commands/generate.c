@@ -124,11 +124,11 @@ static void look_for_nonfinite(void *context, int layer, const char *step, const
  * to make NaN or infinity of its numbers. */
 static _Noreturn void die_not_finite(Session *s, const Generated *g, const IdList *prompt, const char *err)
 {
-    size_t position = MAX(s->state.pos, 1) - 1;
+    size_t position = MAX(s->state.cache.pos, 1) - 1;
     const IdList *last = g->ids.count ? &g->ids : prompt;
     char where[WHERE] = "";
-    if (s->state.pos > 0) {
-        run_state_rewind(&s->state, position);
+    if (s->state.cache.pos > 0) {
+        kv_cache_rewind(&s->state.cache, position);
         s->state.observe = look_for_nonfinite;
         s->state.observe_context = where;
         const float *logits = forward(&s->model, &s->state, &last->items[last->count - 1], 1);
@@ -150,7 +150,7 @@ static Rates rates_of(const Session *s, const Generated *g, size_t n_prompt)
     if (g->prompt_seconds > 0)
         r.prompt_rate = (double)n_prompt / g->prompt_seconds;
     if (g->seconds > 0 && g->ids.count > 1) {
-        uint64_t bytes = s->weight_bytes + session_cache_bytes(&s->model.config, n_prompt + g->ids.count / 2);
+        uint64_t bytes = s->weight_bytes + session_cache_bytes(s, n_prompt + g->ids.count / 2);
         r.rate = (double)(g->ids.count - 1) / g->seconds;
         r.gb_s = r.rate * (double)bytes / 1e9;
     }
@@ -210,7 +210,7 @@ int cmd_generate(int argc, char **argv)
     Generated g = {0};
     char err[512];
 
-    session_open(&s, !a.from.ids, false);
+    session_open(&s, !a.from.ids, 1);
     SamplingSettings how = sampling_settings(&s, &a.sampling, a.chat);
     if (a.stops.count && !s.tokenizer)
         die(EXIT_FAILED, "--stop needs a tokenizer, and there is none in %s", s.checkpoint.directory);

@@ -8,6 +8,7 @@
  */
 #include "base/sha256.h"
 #include "base/threads.h"
+#include "checkpoint/edit.h"
 #include "checkpoint/fingerprint.h"
 #include "commands/input.h"
 #include "commands/model.h"
@@ -17,7 +18,6 @@
 #include "commands/terminal.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -85,6 +85,7 @@ static void hash_model(const Checkpoint *c)
     Sha256Task *tasks = xcalloc(n_files + n_tensors, sizeof *tasks);
     Digest *of_files = xcalloc(n_files, sizeof *of_files), *of_tensors = xcalloc(n_tensors, sizeof *of_tensors);
     char fingerprint[65], err[512];
+    die_if(edit_keep_off(c, err), err);
     for (size_t f = 0; f < n_files; f++)
         tasks[f] = (Sha256Task){checkpoint_file(c, f)->mapped, checkpoint_file(c, f)->mapped_size, of_files[f]};
     for (size_t i = 0; i < n_tensors; i++) {
@@ -121,11 +122,13 @@ typedef struct {
     const char *problem; /* why found could not be computed, or NULL */
 } Line;
 
+#define MOST_OPEN 64 /* files at a time; a list may name more than a process may open */
+
 typedef struct {
     Line *lines;
     Sha256Task *tasks;
-    SafetensorsFile *files; /* opened for the lines of tensors that follow a file's line */
-    size_t n, n_tasks, n_files;
+    SafetensorsFile files[MOST_OPEN]; /* opened, for the lines of tensors that follow a file's line, too */
+    size_t n, n_tasks, n_files;       /* n_tasks, n_files: of the files that are open */
     size_t n_malformed; /* lines that are neither a checksum nor a comment */
 } List;
 
@@ -134,29 +137,42 @@ static void add_bytes(void *context, const void *bytes, size_t n)
     sha256_update(context, bytes, n);
 }
 
-/* Hash a file that is not a checkpoint. -1 with errno. */
-static int hash_other(const char *path, Digest digest)
+/* Hash a file that is not a checkpoint. */
+static int hash_other(const char *path, Digest digest, char err[512])
 {
     Sha256 s;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    size_t size;
+    int fd = file_open(path, &size, err);
     if (fd < 0)
         return -1;
     sha256_init(&s);
-    int status = input_read(fd, add_bytes, &s), error = errno;
+    int status = input_read(fd, add_bytes, &s) == 0 ? 0 : fail(err, "%s", strerror(errno));
     sha256_final(&s, digest);
     close(fd);
-    errno = error;
     return status;
+}
+
+/* Hash what is open, and close it. */
+static void finish_files(List *list)
+{
+    run_tasks(list->tasks, list->n_tasks);
+    for (size_t i = 0; i < list->n_files; i++)
+        safetensors_close(&list->files[i]);
+    list->n_tasks = list->n_files = 0;
 }
 
 static void add_file(List *list, Line *line, const char *path)
 {
+    char err[512];
+    if (list->n_files == MOST_OPEN)
+        finish_files(list);
     SafetensorsFile *st = &list->files[list->n_files++];
+    *st = (SafetensorsFile){0};
     xappend(&line->name, path, strlen(path));
     if (safetensors_open(path, st) == 0) {
         list->tasks[list->n_tasks++] = (Sha256Task){st->mapped, st->mapped_size, line->found};
-    } else if (hash_other(path, line->found) != 0) {
-        warn("%s: %s", path, strerror(errno));
+    } else if (hash_other(path, line->found, err) != 0) {
+        warn("%s: %s", path, err);
         line->problem = "FAILED open or read";
     }
 }
@@ -183,13 +199,35 @@ static int add_tensor(List *list, Line *line, const char *json)
     return 0;
 }
 
+/* Cut a line of a list into the checksum's digits and the name: "HEX  NAME", "HEX *NAME", "HEX NAME", or with
+ * sha256sum --tag "SHA256 (NAME) = HEX". False if it is something else. */
+static bool cut_line(char *text, char **hex, char **name)
+{
+    static const char tag[] = "SHA256 (", end[] = ") = ";
+    char *last = text + strlen(text);
+    if (strncmp(text, tag, strlen(tag)) == 0) {
+        *name = text + strlen(tag);
+        *hex = MAX(last - 64, text);
+        char *close = *hex - strlen(end);
+        if (close < *name || strncmp(close, end, strlen(end)) != 0)
+            return false;
+        *close = '\0';
+        return close > *name;
+    }
+    if (last - text < 66 || text[64] != ' ')
+        return false;
+    *hex = text;
+    *name = text + 65 + (text[65] == ' ' || text[65] == '*' ? 1 : 0);
+    return **name != '\0';
+}
+
 static void add_line(List *list, char *text)
 {
     bool is_tensor = text[0] == '#' && text[1] == ' ', is_escaped = text[0] == '\\';
-    char *hex = text + (is_escaped ? 1 : 0) + (is_tensor ? 2 : 0), *name = hex + 66;
+    char *hex, *name;
     Line *line = &list->lines[list->n];
-    bool is_checksum = strnlen(hex, 67) == 67 && sha256_parse(hex, line->wanted) == 0 && hex[64] == ' ' &&
-                       (hex[65] == ' ' || hex[65] == '*');
+    bool is_checksum = cut_line(text + (is_escaped ? 1 : 0) + (is_tensor ? 2 : 0), &hex, &name) &&
+                       sha256_parse(hex, line->wanted) == 0;
     bool is_comment = is_checksum ? is_tensor && strcmp(name, "model") == 0 : text[0] == '#' || !text[0];
     if (is_comment)
         return;
@@ -204,33 +242,28 @@ static void add_line(List *list, char *text)
     list->n++;
 }
 
-static List read_list(const char *path)
+static void read_list(List *list, const char *path)
 {
     Text text = {0};
     size_t most = 1;
     input_text(&text, NULL, path);
     for (size_t i = 0; i < text.length; i++)
         most += text.bytes[i] == '\n' ? 1 : 0;
-    List list = {.lines = xcalloc(most, sizeof *list.lines),
-                 .tasks = xcalloc(most, sizeof *list.tasks),
-                 .files = xcalloc(most, sizeof *list.files)};
+    *list = (List){.lines = xcalloc(most, sizeof *list->lines), .tasks = xcalloc(most, sizeof *list->tasks)};
     for (char *line, *rest = text.bytes; (line = strsep(&rest, "\n"));) {
         size_t end = strlen(line);
         if (end && line[end - 1] == '\r')
             line[end - 1] = '\0';
-        add_line(&list, line);
+        add_line(list, line);
     }
+    finish_files(list);
     text_free(&text);
-    return list;
 }
 
 static void free_list(List *list)
 {
     for (size_t i = 0; i < list->n; i++)
         text_free(&list->lines[i].name);
-    for (size_t i = 0; i < list->n_files; i++)
-        safetensors_close(&list->files[i]);
-    free(list->files);
     free(list->tasks);
     free(list->lines);
 }
@@ -238,11 +271,11 @@ static void free_list(List *list)
 static int check_list(const char *path)
 {
     const char *name = input_name(path);
-    List list = read_list(path);
+    static List list;
+    read_list(&list, path);
     size_t unread = 0, wrong = 0, malformed = list.n_malformed;
     if (list.n == 0)
         die(EXIT_FAILED, "%s: no properly formatted checksum lines found", name);
-    run_tasks(list.tasks, list.n_tasks);
     if (common.json)
         printf("{\"checked\":%zu,\"bad\":[", list.n);
     for (size_t i = 0; i < list.n; i++) {

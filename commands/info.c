@@ -1,5 +1,6 @@
 /* run info: what is in the files of a checkpoint. What looks into the data itself is in inspect.c. */
 #include "base/cpu.h"
+#include "checkpoint/journal.h"
 #include "checkpoint/weights.h"
 #include "commands/inspect.h"
 #include "commands/model.h"
@@ -281,7 +282,7 @@ static uint64_t memory_needed(const Checkpoint *cp, const Config *c, WeightMode 
     uint64_t weights = mode == MODE_BF16 ? model_bytes(cp) : weights_copy_bytes(c, mode);
     if (weights == 0 || weights == UINT64_MAX)
         return 0;
-    return weights + run_state_bytes(c, ctx, MIN(common.block, ctx));
+    return weights + run_state_bytes(c, session_kv_type(mode), ctx, MIN(common.block, ctx));
 }
 
 /* Which context lengths to show: 2,048 times powers of four, then the usual one. Returns how many. */
@@ -473,6 +474,7 @@ int cmd_info(int argc, char **argv)
          "with --tensor: only these numbers, as in NumPy: 0:4,:8  -1  ::2,...,0"},
         {0, "npy", "FILE", OPTION_TEXT, &data.npy,
          "with --tensor: write the numbers as a NumPy file; - is standard output"},
+        FORCE_OPTION,
         {0, "stats", NULL, OPTION_FLAG, &data.stats,
          "print min, max, mean and std, and count zeros and NaNs, of --tensor or of each tensor"},
         {0, "at", "OFFSET", OPTION_U64, &data.at,
@@ -493,6 +495,11 @@ int cmd_info(int argc, char **argv)
     model_open(&c, count ? argv[1] : common.model);
     for (size_t i = 0; i < checkpoint_file_count(&c) && !quiet; i++)
         print_warnings(checkpoint_file(&c, i));
+    size_t left = journal_count_leftovers(checkpoint_file(&c, 0)->path);
+    if (left)
+        notice("%zu file%s beside it named *.undo.*.part %s begun by an edit that was killed before it changed anything: "
+               "the next edit removes %s",
+               left, plural(left), left == 1 ? "was" : "were", left == 1 ? "it" : "them");
     bool found = !find;
     for (size_t i = 0; i < checkpoint_tensor_count(&c) && !found; i++)
         found = name_matches(find, checkpoint_tensor(&c, i)->name, checkpoint_tensor(&c, i)->name_length);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/threads.h"
+#include "checkpoint/edit.h"
 #include "checkpoint/npy.h"
 #include "checkpoint/number.h"
 #include "checkpoint/statistics.h"
@@ -345,9 +346,7 @@ static void one_tensor(Checkpoint *c, const Inspection *what)
     }
     die_if(slice_parse(&s, what->slice, &t, err), err);
     if (what->npy) {
-        if (model_has_file(c, what->npy))
-            die(EXIT_FAILED, "--npy: %s is a file of the model itself", what->npy);
-        die_if(out_open(&out, what->npy, err), err);
+        die_if(edit_keep_off(c, err) != 0 || model_out_open(c, &out, what->npy, common.force, err), err);
         die_if(npy_write(&s, out.stream, err), err);
         die_if(out_commit(&out, err), err);
     } else if (common.json) {

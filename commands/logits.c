@@ -47,9 +47,7 @@ static void write_all(Session *s, const IdList *prompt, const char *path)
     size_t vocab = s->model.config.vocab_size, block = s->state.block;
     bool bad = false; /* warned of the first position whose logits are not finite */
     char err[512];
-    if (model_has_file(&s->checkpoint, path))
-        die(EXIT_FAILED, "--out: %s is a file of the model itself", path);
-    die_if(out_open(&out, path, err), err);
+    die_if(model_out_open(&s->checkpoint, &out, path, common.force, err), err);
     for (size_t done = 0; done < prompt->count;) {
         size_t step = MIN(prompt->count - done, block);
         const float *logits = session_forward(s, prompt->items + done, step);
@@ -94,6 +92,7 @@ int cmd_logits(int argc, char **argv)
         {0, "all", NULL, OPTION_FLAG, &all, "write the logits of every position to the file of --out"},
         {0, "out", "FILE", OPTION_TEXT, &path,
          "file for --all: float32, little-endian, [position][vocabulary]; - is standard output"},
+        FORCE_OPTION,
         {0},
     };
     int count = options_parse(argc, argv, options, NULL,
@@ -107,7 +106,7 @@ int cmd_logits(int argc, char **argv)
     input_prompt(&from, count ? argv[1] : NULL);
 
     Session s;
-    session_open(&s, !from.ids, all);
+    session_open(&s, !from.ids, all ? ALL_LOGITS : 1);
     IdList prompt = session_prompt(&s, &from);
     text_free(&from.text);
     if (all)

@@ -19,13 +19,12 @@ static bool same_metadata(const SafetensorsFile *a, const SafetensorsFile *b)
 int cmd_merge(int argc, char **argv)
 {
     const Option options[] = {
+        FORCE_OPTION,
         JSON_OPTION,
         {0},
     };
     options_parse(argc, argv, options, NULL,
-                  "run merge shards/ model.safetensors\n"
-                  "\n"
-                  "FILE must not exist: nothing is replaced.\n");
+                  "run merge shards/ model.safetensors\n");
     Checkpoint c;
     char err[512];
     model_open(&c, argv[1]);
@@ -36,7 +35,7 @@ int cmd_merge(int argc, char **argv)
         warn("the shards' metadata differ: of a key with several values the first shard's is taken");
     Progress p = {.what = "copying", .total = model_bytes(&c)};
     prepare_writing();
-    die_if(split_merge(&c, argv[2], tell_progress, &p, err), err);
+    die_if(split_merge(&c, argv[2], common.force, tell_progress, &p, err), err);
     progress_end();
     model_print_written(&c, "file", argv[2], 1);
     checkpoint_close(&c);

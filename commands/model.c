@@ -35,9 +35,8 @@ void model_open(Checkpoint *c, const char *model)
     snprintf(mapped_name, sizeof mapped_name, "%s", path);
     die_if(checkpoint_open(c, path, common.no_mmap, err), err);
     free(path);
-    for (size_t i = 0; i < checkpoint_file_count(c); i++)
-        if (edit_pending(checkpoint_file(c, i)->path, err))
-            warn("%s", err);
+    if (edit_pending(c, err))
+        warn("%s", err);
 }
 
 Tokenizer *model_tokenizer(void)
@@ -72,7 +71,7 @@ static bool is_in_folder(const Checkpoint *c, const char *name, const char *path
     return same;
 }
 
-bool model_has_file(const Checkpoint *c, const char *path)
+static bool has_file(const Checkpoint *c, const char *path)
 {
     bool found = is_in_folder(c, "model.safetensors.index.json", path);
     for (size_t i = 0; i < checkpoint_file_count(c); i++)
@@ -80,6 +79,13 @@ bool model_has_file(const Checkpoint *c, const char *path)
     for (size_t i = 0; i < CHECKPOINT_COMPANIONS; i++)
         found = found || is_in_folder(c, checkpoint_companions[i], path);
     return found;
+}
+
+int model_out_open(const Checkpoint *c, OutFile *o, const char *path, bool replace, char err[512])
+{
+    if (has_file(c, path))
+        return fail(err, "%s is a file of the model itself", path);
+    return out_open(o, path, replace, err);
 }
 
 uint64_t model_bytes(const Checkpoint *c)

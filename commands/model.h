@@ -7,6 +7,7 @@
 #include "base/base.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/slice.h"
+#include "commands/output.h"
 #include "tokenizer.h"
 
 /* Open the weights that model names (NULL: the default) without loading them. Warns of an edit that was interrupted. */
@@ -16,7 +17,8 @@ Tokenizer *model_tokenizer(void); /* of -m, without weights */
 /* Die if a file has another size than when it was opened: what was read from it is wrong then. */
 void model_check_sizes(const Checkpoint *c);
 /* Is path one of the files that the model consists of? Commands never write over these. */
-bool model_has_file(const Checkpoint *c, const char *path);
+/* out_open(), unless path means a file of the model itself. --force: replace a file that exists. */
+int model_out_open(const Checkpoint *c, OutFile *o, const char *path, bool replace, char err[512]);
 uint64_t model_bytes(const Checkpoint *c); /* of all tensors together */
 /* Report, as text or JSON, that the tensors of c were written to this many files. what: the key of path in JSON. */
 void model_print_written(const Checkpoint *c, const char *what, const char *path, size_t files);

@@ -1,5 +1,6 @@
 #include "commands/options.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -66,6 +67,7 @@ static const Option common_table[] = {
      "scaling)"},
     {0, "block", "N", OPTION_COUNT, &common.block,
      "read the prompt in blocks of N tokens (default 512); does not change the result"},
+    {0, "kv", "TYPE", OPTION_TEXT, &common.kv, "keep keys and values as f32, or f16 (default with q8 and q4): half the memory"},
     {0, "fast", NULL, OPTION_FLAG, &common.fast, "allow rounding to BF16 while the prompt is read"},
     {0, "no-mmap", NULL, OPTION_FLAG, &common.no_mmap, "read the weights into memory instead of mapping the file"},
     JSON_OPTION,
@@ -117,23 +119,26 @@ static int parse_u64(const char *text, uint64_t *out, char **end)
     return errno ? -1 : 0;
 }
 
+/* "2GB", "2 GB", "2gb": powers of 1000; "2GiB": of 1024. A bare number is refused: of what? */
 static int parse_bytes(const char *text, uint64_t *out)
 {
-    static const struct {
-        const char *name;
-        uint64_t factor;
-    } units[] = {
-        {"", 1},           {"B", 1},           {"K", 1000},        {"KB", 1000},       {"kB", 1000},
-        {"M", 1000000},    {"MB", 1000000},    {"G", 1000000000},  {"GB", 1000000000}, {"T", 1000000000000},
-        {"TB", 1000000000000}, {"KiB", 1u << 10}, {"MiB", 1u << 20}, {"GiB", 1u << 30}, {"TiB", (uint64_t)1 << 40},
-    };
+    static const char units[] = "bkmgt";
     char *end;
     if (parse_u64(text, out, &end))
         return -1;
-    for (size_t i = 0; i < COUNT_OF(units); i++)
-        if (!strcmp(end, units[i].name))
-            return __builtin_mul_overflow(*out, units[i].factor, out) ? -1 : 0;
-    return -1;
+    end += *end == ' ' ? 1 : 0;
+    const char *unit = *end ? strchr(units, tolower((unsigned char)*end)) : NULL;
+    if (!unit)
+        return -1;
+    end++;
+    bool binary = unit > units && tolower((unsigned char)*end) == 'i', has_b = unit == units;
+    end += binary ? 1 : 0;
+    if (!has_b && tolower((unsigned char)*end) == 'b')
+        end++;
+    for (; unit > units; unit--)
+        if (__builtin_mul_overflow(*out, binary ? 1024 : 1000, out))
+            return -1;
+    return *end ? -1 : 0;
 }
 
 static int parse_number(const char *text, double *out)
@@ -180,7 +185,7 @@ static void set_option(const Option *o, const char *as, const char *value)
         break;
     case OPTION_BYTES:
         if (parse_bytes(value, o->value))
-            usage_error("%s: '%.100s' is not a size such as 500MB, 2GB or 2GiB", as, value);
+            usage_error("%s: '%.100s' is not a size with a unit, such as 500MB, 2GB or 2GiB", as, value);
         break;
     case OPTION_NUMBER:
         if (parse_number(value, o->value))

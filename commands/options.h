@@ -13,7 +13,7 @@ typedef enum {
     OPTION_U64,    /* uint64_t */
     OPTION_NUMBER, /* double, 0 or more */
     OPTION_COUNT,  /* size_t, 1 or more */
-    OPTION_BYTES,  /* uint64_t: 4096, 500KB, 2GB (powers of 1000), 2GiB (powers of 1024) */
+    OPTION_BYTES,  /* uint64_t: 500KB, 2GB (powers of 1000), 2GiB (powers of 1024) */
 } OptionType;
 
 typedef struct {
@@ -41,16 +41,19 @@ int options_parse(int argc, char **argv, const Option *options, const char *usag
 typedef struct {
     const char *model;   /* -m; NULL: the default */
     const char *weights; /* -w; "f32" */
+    const char *kv;      /* --kv; NULL: by the weights */
     size_t threads;      /* -t; 0: as many as usable */
     size_t ctx;          /* --ctx; 0: the model's */
     size_t block;        /* --block; 512 */
     bool json, fast, no_mmap;
+    bool force; /* replace files that exist */
 } Common;
 extern Common common;
 
 /* Rows for the tables of commands that do not take all common options. */
 #define THREADS_OPTION \
     {'t', "threads", "N", OPTION_COUNT, &common.threads, "number of threads (default: the cores this process may use)"}
+#define FORCE_OPTION {0, "force", NULL, OPTION_FLAG, &common.force, "replace a file that exists already"}
 #define JSON_OPTION {0, "json", NULL, OPTION_FLAG, &common.json, "print one JSON document on standard output"}
 
 /* "Did you mean ...": offer the known words one by one; each that is nearer than those before it, and near enough to

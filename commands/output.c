@@ -226,10 +226,10 @@ static void out_end(OutFile *o)
     *o = (OutFile){0};
 }
 
-static FILE *open_new_file(OutFile *o, char err[512])
+static FILE *open_new_file(OutFile *o, bool replace, char err[512])
 {
-    char *real = realpath(o->path, NULL); /* the file itself, not a symbolic link to it */
-    int status = new_file_open(&o->file, real ? real : o->path, err);
+    char *real = replace ? realpath(o->path, NULL) : NULL; /* the file itself, not a symbolic link to it */
+    int status = new_file_open(&o->file, real ? real : o->path, replace, err);
     free(real);
     if (status != 0)
         return NULL;
@@ -241,7 +241,7 @@ static FILE *open_new_file(OutFile *o, char err[512])
     return stream;
 }
 
-int out_open(OutFile *o, const char *path, char err[512])
+int out_open(OutFile *o, const char *path, bool replace, char err[512])
 {
     struct stat info;
     bool is_stdout = !strcmp(path, "-");
@@ -253,7 +253,7 @@ int out_open(OutFile *o, const char *path, char err[512])
         if (!o->stream)
             fail(err, "%s: %s", path, strerror(errno));
     } else {
-        o->stream = open_new_file(o, err);
+        o->stream = open_new_file(o, replace, err);
     }
     if (o->stream)
         return 0;

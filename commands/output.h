@@ -56,7 +56,7 @@ typedef struct {
     char *path;
     NewFile file; /* zeroed when written directly */
 } OutFile;
-int out_open(OutFile *o, const char *path, char err[512]);
+int out_open(OutFile *o, const char *path, bool replace, char err[512]); /* replace: a file that exists */
 int out_commit(OutFile *o, char err[512]); /* closes it; on failure what was there before is still there */
 
 #endif

@@ -36,12 +36,12 @@ static void score_tokens(void *context, size_t begin, size_t end, int thread)
 /* Compute surprise[ids], -1 for the first token of a window, which is not predicted. Returns the sum of the others. */
 static double score_text(Session *s, const IdList *ids, double *surprise)
 {
-    size_t window = s->state.ctx, step;
+    size_t window = s->state.cache.ctx, step;
     double sum = 0;
     for (size_t at = 0; at < ids->count; at += window) {
         size_t n = MIN(ids->count - at, window);
         session_check_ids(s, ids->items + at, n);
-        run_state_rewind(&s->state, 0);
+        kv_cache_rewind(&s->state.cache, 0);
         surprise[at] = -1;
         for (size_t i = at; i + 1 < at + n; i += step) {
             step = MIN(at + n - 1 - i, s->state.block);
@@ -135,14 +135,14 @@ int cmd_perplexity(int argc, char **argv)
         usage_error("no text: name a FILE, or give it on standard input");
 
     Session s;
-    session_open(&s, !ids_text, true);
+    session_open(&s, !ids_text, ALL_LOGITS);
     die_if(!ids_text && tokenizer_encode(s.tokenizer, text.bytes, text.length, true, &ids, err), err);
     text_free(&text);
     if (ids.count < 2)
         die(EXIT_FAILED, "the text has %zu token%s, but perplexity needs at least two", ids.count, plural(ids.count));
 
     double *surprise = xmalloc(ids.count * sizeof *surprise), sum = score_text(&s, &ids, surprise);
-    size_t windows = (ids.count - 1) / s.state.ctx + 1, predicted = ids.count - windows;
+    size_t windows = (ids.count - 1) / s.state.cache.ctx + 1, predicted = ids.count - windows;
     double nll = sum / (double)predicted;
     if (common.json) {
         printf("{\"tokens\":%zu", predicted);
@@ -157,7 +157,7 @@ int cmd_perplexity(int argc, char **argv)
             print_tokens(&s, &ids, surprise);
         printf("tokens      %zu\nnll         %.6f\nperplexity  %.4f\n", predicted, nll, exp_f64(nll));
         if (windows > 1)
-            printf("windows     %zu of up to %zu tokens, each starting fresh\n", windows, s.state.ctx);
+            printf("windows     %zu of up to %zu tokens, each starting fresh\n", windows, s.state.cache.ctx);
     }
     free(surprise);
     id_list_free(&ids);

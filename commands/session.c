@@ -74,6 +74,15 @@ static WeightMode wanted_mode(void)
     usage_error("--weights: '%.100s' is not one of f32, bf16, q8 and q4", common.weights);
 }
 
+KvType session_kv_type(WeightMode mode)
+{
+    if (!common.kv)
+        return mode == MODE_Q8 || mode == MODE_Q4 ? KV_F16 : KV_F32;
+    if (strcmp(common.kv, "f16") != 0 && strcmp(common.kv, "f32") != 0)
+        usage_error("--kv: '%.100s' is not one of f32 and f16", common.kv);
+    return strcmp(common.kv, "f16") == 0 ? KV_F16 : KV_F32;
+}
+
 /* Die, or choose bf16 instead of f32, if the copy of the weights and a first block of tokens do not fit into memory. */
 static WeightMode fitting_mode(const Session *s, WeightMode mode)
 {
@@ -85,7 +94,7 @@ static WeightMode fitting_mode(const Session *s, WeightMode mode)
     char a[32], b[32];
     if (need == UINT64_MAX) /* weights_load() will say why it cannot be */
         return mode;
-    if (need + run_state_bytes(c, block, block) < free_bytes)
+    if (need + run_state_bytes(c, session_kv_type(mode), block, block) < free_bytes)
         return mode;
     human_bytes(need, a);
     human_bytes(free_bytes, b);
@@ -167,20 +176,20 @@ size_t session_usual_context(const Config *c)
     return plain ? c->max_positions : (size_t)stretched;
 }
 
-static void start_state(Session *s, bool all_logits)
+static void start_state(Session *s, size_t most_logits)
 {
     const Config *c = &s->model.config;
     size_t usual = session_usual_context(c), ctx = common.ctx ? common.ctx : usual, block = common.block;
     char err[512];
     if (ctx > usual)
         notice("--ctx %zu is beyond the %zu positions that the model was made for", ctx, usual);
-    if (all_logits)
+    if (most_logits == ALL_LOGITS)
         block = MIN(block, MAX(MOST_LOGITS / sizeof(float) / c->vocab_size, 1));
-    die_if(run_state_init(&s->state, c, ctx, block, all_logits, err), err);
+    die_if(run_state_init(&s->state, c, session_kv_type(s->model.weights.mode), ctx, block, most_logits, err), err);
     s->state.ws.allow_rounding = common.fast;
 }
 
-void session_open(Session *s, bool need_tokenizer, bool all_logits)
+void session_open(Session *s, bool need_tokenizer, size_t most_logits)
 {
     double start = clock_seconds();
     TokenizerLoad load = {0};
@@ -195,7 +204,7 @@ void session_open(Session *s, bool need_tokenizer, bool all_logits)
     if (need_tokenizer || has_tokenizer(s->checkpoint.directory))
         start_tokenizer(&load, s->checkpoint.directory);
     load_weights(s, mode);
-    start_state(s, all_logits);
+    start_state(s, most_logits);
     touch_weights(s, &load);
     s->tokenizer = finish_tokenizer(&load, need_tokenizer);
     if (s->tokenizer && tokenizer_size(s->tokenizer) > s->model.config.vocab_size)
@@ -228,8 +237,8 @@ void session_check_ids(const Session *s, const int *ids, size_t n)
     for (size_t i = 0; i < n; i++)
         if ((size_t)ids[i] >= s->model.config.vocab_size)
             die(EXIT_FAILED, "token id %d is beyond the model's vocabulary of %zu", ids[i], s->model.config.vocab_size);
-    if (n > s->state.ctx)
-        die(EXIT_FAILED, "the prompt has %zu tokens, but the context has room for only %zu (--ctx)", n, s->state.ctx);
+    if (n > s->state.cache.ctx)
+        die(EXIT_FAILED, "the prompt has %zu tokens, but the context has room for only %zu (--ctx)", n, s->state.cache.ctx);
 }
 
 IdList session_prompt(Session *s, const Prompt *prompt)
@@ -261,7 +270,7 @@ const float *session_forward(Session *s, const int *ids, size_t n)
     RunState *r = &s->state;
     const float *logits = NULL;
     char err[512];
-    die_if(run_state_reserve(r, r->pos + n, err), err);
+    die_if(kv_cache_reserve(&r->cache, n, err), err);
     for (size_t done = 0; done < n;) {
         size_t step = MIN(n - done, r->block);
         logits = forward(&s->model, r, ids + done, (int)step);
@@ -274,12 +283,13 @@ const float *session_forward(Session *s, const int *ids, size_t n)
     return logits;
 }
 
-uint64_t session_cache_bytes(const Config *c, size_t position)
+uint64_t session_cache_bytes(const Session *s, size_t position)
 {
-    uint64_t bytes = 0;
+    const Config *c = &s->model.config;
+    uint64_t bytes = 0, each = s->state.cache.type == KV_F16 ? 2 : 4;
     for (size_t l = 0; l < c->n_layers; l++) {
         size_t seen = c->layer_is_sliding[l] ? MIN(c->sliding_window, position) : position;
-        bytes += 2 * sizeof(float) * (uint64_t)c->kv_dim * seen;
+        bytes += 2 * each * c->kv_dim * seen;
     }
     return bytes;
 }

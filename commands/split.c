@@ -12,6 +12,7 @@ int cmd_split(int argc, char **argv)
         {0, "max-shard-size", "SIZE", OPTION_BYTES, &most, "most bytes of tensors in a file: 2GB, 500MB, 1GiB"},
         {0, "by-layer", NULL, OPTION_FLAG, &by_layer,
          "write a file for each layer, and a first one for the tensors of no layer"},
+        FORCE_OPTION,
         JSON_OPTION,
         {0},
     };
@@ -20,7 +21,7 @@ int cmd_split(int argc, char **argv)
                   "run split Qwen/Qwen2.5-7B-Instruct layers/ --by-layer\n"
                   "\n"
                   "DIR also gets config.json and the tokenizer's files. What is there already is "
-                  "never replaced.\n");
+                  "replaced only with --force.\n");
     if ((most != UINT64_MAX) == by_layer)
         usage_error("give either --max-shard-size or --by-layer");
     if (most == 0)
@@ -31,7 +32,7 @@ int cmd_split(int argc, char **argv)
     model_open(&c, argv[1]);
     Progress p = {.what = "copying", .total = model_bytes(&c)};
     prepare_writing();
-    die_if(split_model(&c, argv[2], by_layer ? 0 : most, tell_progress, &p, &shards, err), err);
+    die_if(split_model(&c, argv[2], by_layer ? 0 : most, common.force, tell_progress, &p, &shards, err), err);
     progress_end();
     model_print_written(&c, "directory", argv[2], shards);
     checkpoint_close(&c);

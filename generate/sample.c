@@ -112,6 +112,13 @@ void sampler_accept(Sampler *s, int token)
         s->seen[token] = 1;
 }
 
+void sampler_follow(Sampler *to, const Sampler *from)
+{
+    memcpy(to->state, from->state, sizeof to->state);
+    if (from->options.repeat_penalty != 1)
+        memcpy(to->seen, from->seen, MIN(to->vocab, from->vocab));
+}
+
 static void apply_penalty(const Sampler *s, float *logits)
 {
     float penalty = s->options.repeat_penalty;

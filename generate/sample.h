@@ -37,6 +37,8 @@ int sampler_init(Sampler *s, const SampleOptions *options, size_t vocab, size_t 
 void sampler_free(Sampler *s);
 void sampler_reset(Sampler *s);             /* go back to the seed and forget what has occurred */
 void sampler_accept(Sampler *s, int token); /* the token occurs in the prompt or the answer */
+/* Let `to`, of the same options, go on as `from` would: with the same random numbers, and what has occurred. */
+void sampler_follow(Sampler *to, const Sampler *from);
 /* Choose a token by its logits [vocab], which are overwritten. -1 and a sentence if one of them is NaN or infinite, or
  * if all are -infinity; those beyond `usable` don't matter. */
 int sampler_next(Sampler *s, float *logits, char err[512]);

@@ -32,19 +32,31 @@
 
 #define KEY_STRIP 16 /* keys that lie side by side in a block: a strip */
 
+/* Bytes of a key's or value's number. */
+INLINE size_t number_bytes(KvType type)
+{
+    return type == KV_F32 ? 4 : 2;
+}
+
 /* ---- the definitions --------------------------------------------------------------------------------------------- */
+
+/* Number i of the keys or values that begin at p. */
+INLINE float number(KvType type, const unsigned char *p, size_t i)
+{
+    return type == KV_F32 ? load_f32(p, i) : f16_to_f32(load_u16(p, i));
+}
 
 /* score[r][j] = scale * dot(q[r], k_j) for the strips from..to-1 of a block's keys; other scores may be overwritten.
  * q [rows][head_dim], k [ATTENTION_BLOCK / KEY_STRIP][head_dim][KEY_STRIP], score [rows][ATTENTION_BLOCK] */
-static void scores_scalar(float *score, const float *q, size_t rows, const float *k, size_t head_dim, float scale,
-                          size_t from, size_t to)
+static void scores_scalar(KvType type, float *score, const float *q, size_t rows, const unsigned char *k,
+                          size_t head_dim, float scale, size_t from, size_t to)
 {
     for (size_t r = 0; r < rows; r++)
         for (size_t j = from * KEY_STRIP; j < to * KEY_STRIP; j++) {
-            const float *key = k + j / KEY_STRIP * head_dim * KEY_STRIP + j % KEY_STRIP;
+            size_t key = j / KEY_STRIP * head_dim * KEY_STRIP + j % KEY_STRIP;
             float s[SUMS] = {0};
             for (size_t d = 0; d < head_dim; d++)
-                s[d % SUMS] = fmaf(q[r * head_dim + d], key[d * KEY_STRIP], s[d % SUMS]);
+                s[d % SUMS] = fmaf(q[r * head_dim + d], number(type, k, key + d * KEY_STRIP), s[d % SUMS]);
             score[r * ATTENTION_BLOCK + j] = scale * add_sums(s);
         }
 }
@@ -66,13 +78,14 @@ static void softmax_scalar(float *score, size_t from, size_t to, float *max, flo
 
 /* a[r] += p[r][j] * v_j for from <= j < to.
  * a [rows][head_dim], p [rows][ATTENTION_BLOCK], v [ATTENTION_BLOCK][head_dim] */
-static void values_scalar(float *a, const float *p, size_t rows, const float *v, size_t head_dim, size_t from,
-                          size_t to)
+static void values_scalar(KvType type, float *a, const float *p, size_t rows, const unsigned char *v, size_t head_dim,
+                          size_t from, size_t to)
 {
     for (size_t r = 0; r < rows; r++)
         for (size_t j = from; j < to; j++)
             for (size_t d = 0; d < head_dim; d++)
-                a[r * head_dim + d] = fmaf(p[r * ATTENTION_BLOCK + j], v[j * head_dim + d], a[r * head_dim + d]);
+                a[r * head_dim + d] =
+                    fmaf(p[r * ATTENTION_BLOCK + j], number(type, v, j * head_dim + d), a[r * head_dim + d]);
 }
 
 /* out[i] = fma(x[i], f, y[i]) for i < n; out may be x or y. */
@@ -93,9 +106,12 @@ static void add_scaled_scalar(float *out, const float *x, float f, const float *
 
 #define KEYS_AHEAD 32 /* from the values that are added to those that are prefetched meanwhile: about 8 KB */
 
+#define CACHE_LINE 64 /* bytes */
+
 /* The queries and keys of a tile of scores, and the memory that is prefetched meanwhile, `lines` lines at each step. */
 typedef struct {
-    const float *q, *k, *ahead;
+    const float *q;
+    const unsigned char *k, *ahead;
     size_t head_dim, lines;
 } ScoreTile;
 
@@ -112,10 +128,11 @@ typedef struct {
 /* ---- the kernels of each level ----------------------------------------------------------------------------------- */
 
 typedef struct {
-    void (*scores)(float *score, const float *q, size_t rows, const float *k, size_t head_dim, float scale, size_t from,
-                   size_t to);
+    void (*scores)(KvType type, float *score, const float *q, size_t rows, const unsigned char *k, size_t head_dim,
+                   float scale, size_t from, size_t to);
     void (*softmax)(float *score, size_t from, size_t to, float *max, float *sum);
-    void (*values)(float *a, const float *p, size_t rows, const float *v, size_t head_dim, size_t from, size_t to);
+    void (*values)(KvType type, float *a, const float *p, size_t rows, const unsigned char *v, size_t head_dim,
+                   size_t from, size_t to);
     void (*add_scaled)(float *out, const float *x, float f, const float *y, size_t n);
 } Kernels;
 
@@ -128,21 +145,37 @@ static const Kernels kernels[CPU_LEVELS] = BY_LEVEL(KERNELS);
 
 /* ---- the cache --------------------------------------------------------------------------------------------------- */
 
-size_t attention_block_floats(size_t n_kv_heads, size_t head_dim)
+size_t attention_layer_bytes(KvType type, size_t n_kv_heads, size_t head_dim)
 {
-    return 2 * n_kv_heads * ATTENTION_BLOCK * head_dim;
+    return 2 * n_kv_heads * ATTENTION_BLOCK * head_dim * number_bytes(type);
 }
 
-void attention_store(float *block, size_t position, const float *k, const float *v, size_t n_kv_heads, size_t head_dim)
+static unsigned char *layer_of(const KvBlock *block, size_t layer, size_t n_kv_heads, size_t head_dim)
+{
+    return block->layers + layer * attention_layer_bytes(block->type, n_kv_heads, head_dim);
+}
+
+static void put_number(KvType type, unsigned char *p, size_t i, float value)
+{
+    uint16_t half = f32_to_f16(value);
+    if (type == KV_F32)
+        memcpy(p + i * sizeof value, &value, sizeof value);
+    else
+        memcpy(p + i * sizeof half, &half, sizeof half);
+}
+
+void attention_store(const KvBlock *block, size_t layer, size_t position, const float *k, const float *v,
+                     size_t n_kv_heads, size_t head_dim)
 {
     size_t per_head = ATTENTION_BLOCK * head_dim;
-    float *keys = block + position / KEY_STRIP * head_dim * KEY_STRIP + position % KEY_STRIP;
-    float *values = block + n_kv_heads * per_head + position * head_dim;
-    for (size_t h = 0; h < n_kv_heads; h++) {
-        for (size_t d = 0; d < head_dim; d++)
-            keys[h * per_head + d * KEY_STRIP] = k[h * head_dim + d];
-        memcpy(values + h * per_head, v + h * head_dim, head_dim * sizeof *v);
-    }
+    size_t key = position / KEY_STRIP * head_dim * KEY_STRIP + position % KEY_STRIP;
+    size_t value = n_kv_heads * per_head + position * head_dim;
+    unsigned char *to = layer_of(block, layer, n_kv_heads, head_dim);
+    for (size_t h = 0; h < n_kv_heads; h++)
+        for (size_t d = 0; d < head_dim; d++) {
+            put_number(block->type, to, key + h * per_head + d * KEY_STRIP, k[h * head_dim + d]);
+            put_number(block->type, to, value + h * per_head + d, v[h * head_dim + d]);
+        }
 }
 
 /* ---- scratch memory ---------------------------------------------------------------------------------------------- */
@@ -200,7 +233,7 @@ typedef struct {
     const Kernels *kernels;
     size_t group;                   /* query heads of a kv head */
     size_t tile_queries, tile_rows; /* of a full tile */
-    size_t tiles, tasks;
+    size_t tasks;
     float *scratch; /* [thread][thread_floats] */
     size_t thread_floats;
     float *slots;                   /* [slot_count][slot_floats]: each a Partial */
@@ -208,9 +241,11 @@ typedef struct {
     size_t first_split;             /* the one whose result goes to slot 0 */
 } Plan;
 
-/* A task's queries [begin, end) and its blocks [first, last]. */
+/* A task's queries begin .. end - 1 of a sequence, of which `begin` is number `row` among all queries, and its blocks
+ * first .. last. */
 typedef struct {
-    size_t kv_head, begin, end, first, last;
+    const Queries *sequence;
+    size_t kv_head, begin, end, row, first, last;
 } Task;
 
 /* The first position that a query sees when there are `seen` up to its own. */
@@ -219,15 +254,27 @@ static size_t window_begin(const Attention *at, size_t seen)
     return at->window && seen > at->window ? seen - at->window : 0;
 }
 
-/* Task number `index`. Later tiles, whose queries see more keys, come first. */
+static size_t tiles_of(const Plan *p, const Queries *sequence)
+{
+    return (sequence->n + p->tile_queries - 1) / p->tile_queries;
+}
+
+/* Task number `index`. Later tiles of a sequence, whose queries see more keys, come first. */
 static Task task_of(const Plan *p, size_t index)
 {
     const Attention *at = p->at;
-    Task t = {.kv_head = index % at->n_kv_heads};
-    t.begin = (p->tiles - 1 - index / at->n_kv_heads) * p->tile_queries;
-    t.end = MIN(t.begin + p->tile_queries, at->n);
-    t.first = window_begin(at, at->start + t.begin + 1) / ATTENTION_BLOCK;
-    t.last = (at->start + t.end - 1) / ATTENTION_BLOCK;
+    const Queries *s = at->sequences;
+    size_t row = 0;
+    for (; index >= tiles_of(p, s) * at->n_kv_heads; s++) {
+        index -= tiles_of(p, s) * at->n_kv_heads;
+        row += s->n;
+    }
+    Task t = {.sequence = s, .kv_head = index % at->n_kv_heads};
+    t.begin = (tiles_of(p, s) - 1 - index / at->n_kv_heads) * p->tile_queries;
+    t.end = MIN(t.begin + p->tile_queries, s->n);
+    t.row = row + t.begin;
+    t.first = window_begin(at, s->start + t.begin + 1) / ATTENTION_BLOCK;
+    t.last = (s->start + t.end - 1) / ATTENTION_BLOCK;
     return t;
 }
 
@@ -243,10 +290,10 @@ static size_t block_of_split(const Plan *p, size_t split, Task *t)
     return t->first + split;
 }
 
-/* The positions *from..*to-1 within a block that a query sees; false if it sees none. */
-static bool key_range(const Attention *at, size_t query, size_t block, size_t *from, size_t *to)
+/* The positions *from..*to-1 within a block that query i of a task sees; false if it sees none. */
+static bool key_range(const Attention *at, const Task *t, size_t i, size_t block, size_t *from, size_t *to)
 {
-    size_t seen = at->start + query + 1, base = block * ATTENTION_BLOCK, low = window_begin(at, seen);
+    size_t seen = t->sequence->start + t->begin + i + 1, base = block * ATTENTION_BLOCK, low = window_begin(at, seen);
     *from = low > base ? low - base : 0;
     *to = seen > base ? MIN(seen - base, ATTENTION_BLOCK) : 0;
     return *from < *to;
@@ -259,32 +306,35 @@ static void compute_block(const Plan *p, const Task *t, size_t block, float *scr
 {
     const Attention *at = p->at;
     size_t hd = at->head_dim, group = p->group, queries = t->end - t->begin, from, to, low = ATTENTION_BLOCK, high = 0;
-    const float *k = at->blocks[block] + t->kv_head * ATTENTION_BLOCK * hd;
-    const float *v = k + at->n_kv_heads * ATTENTION_BLOCK * hd;
+    const KvBlock *from_block = t->sequence->blocks[block];
+    size_t per_head = ATTENTION_BLOCK * hd * number_bytes(from_block->type);
+    const unsigned char *k = layer_of(from_block, at->layer, at->n_kv_heads, hd) + t->kv_head * per_head;
+    const unsigned char *v = k + at->n_kv_heads * per_head;
     float *score = carve(&scratch, queries * group * ATTENTION_BLOCK), *q = carve(&scratch, queries * group * hd);
     for (size_t i = 0; i < queries; i++) {
-        size_t first_head = (t->begin + i) * at->n_heads + t->kv_head * group;
+        size_t first_head = (t->row + i) * at->n_heads + t->kv_head * group;
         memcpy(q + i * group * hd, at->q + first_head * hd, group * hd * sizeof *q);
-        if (key_range(at, t->begin + i, block, &from, &to)) {
+        if (key_range(at, t, i, block, &from, &to)) {
             low = MIN(from, low);
             high = MAX(to, high);
         }
     }
-    p->kernels->scores(score, q, queries * group, k, hd, at->scale, low / KEY_STRIP,
+    p->kernels->scores(from_block->type, score, q, queries * group, k, hd, at->scale, low / KEY_STRIP,
                        (high + KEY_STRIP - 1) / KEY_STRIP);
     for (size_t i = 0; i < queries; i++)
-        if (key_range(at, t->begin + i, block, &from, &to))
+        if (key_range(at, t, i, block, &from, &to))
             for (size_t r = i * group; r < (i + 1) * group; r++)
                 p->kernels->softmax(score + r * ATTENTION_BLOCK, from, to, &out.m[r], &out.l[r]);
     memset(out.a, 0, queries * group * hd * sizeof *out.a);
     for (size_t j = 0; j < ATTENTION_BLOCK; j += VALUES_AT_A_TIME)
         for (size_t i = 0; i < queries; i++) {
-            if (!key_range(at, t->begin + i, block, &from, &to))
+            if (!key_range(at, t, i, block, &from, &to))
                 continue;
             from = MAX(from, j);
             to = MIN(to, j + VALUES_AT_A_TIME);
             if (from < to)
-                p->kernels->values(out.a + i * group * hd, score + i * group * ATTENTION_BLOCK, group, v, hd, from, to);
+                p->kernels->values(from_block->type, out.a + i * group * hd, score + i * group * ATTENTION_BLOCK, group,
+                                   v, hd, from, to);
         }
 }
 
@@ -310,10 +360,10 @@ static void merge_block(const Plan *p, const Task *t, size_t block, const Partia
     const Attention *at = p->at;
     size_t hd = at->head_dim, from, to;
     for (size_t i = 0; i < t->end - t->begin; i++) {
-        if (!key_range(at, t->begin + i, block, &from, &to))
+        if (!key_range(at, t, i, block, &from, &to))
             continue;
-        bool first = block == t->first || !key_range(at, t->begin + i, block - 1, &from, &to);
-        float *out = at->out + ((t->begin + i) * at->n_heads + t->kv_head * p->group) * hd;
+        bool first = block == t->first || !key_range(at, t, i, block - 1, &from, &to);
+        float *out = at->out + ((t->row + i) * at->n_heads + t->kv_head * p->group) * hd;
         for (size_t r = i * p->group; r < (i + 1) * p->group; r++, out += hd) {
             if (first) {
                 sum->m[r] = partial->m[r];
@@ -328,7 +378,7 @@ static void merge_block(const Plan *p, const Task *t, size_t block, const Partia
     if (block < t->last)
         return;
     for (size_t r = 0; r < (t->end - t->begin) * p->group; r++) {
-        float *out = at->out + ((t->begin + r / p->group) * at->n_heads + t->kv_head * p->group + r % p->group) * hd;
+        float *out = at->out + ((t->row + r / p->group) * at->n_heads + t->kv_head * p->group + r % p->group) * hd;
         float f = 1.0f / sum->l[r];
         for (size_t d = 0; d < hd; d++)
             out[d] *= f;
@@ -394,11 +444,13 @@ static void attend_by_splits(Plan *p)
 
 static void set_tile(Plan *p, size_t queries)
 {
-    size_t hd = p->at->head_dim, rows = queries * p->group;
+    const Attention *at = p->at;
+    size_t hd = at->head_dim, rows = queries * p->group;
     p->tile_queries = queries;
     p->tile_rows = rows;
-    p->tiles = (p->at->n + queries - 1) / queries;
-    p->tasks = p->tiles * p->at->n_kv_heads;
+    p->tasks = 0;
+    for (size_t i = 0; i < at->n_sequences; i++)
+        p->tasks += tiles_of(p, &at->sequences[i]) * at->n_kv_heads;
     p->slot_floats = partial_floats(rows, hd);
     p->thread_floats = 2 * align16(rows) + p->slot_floats + rows * ATTENTION_BLOCK + align16(rows * hd);
 }
@@ -406,10 +458,14 @@ static void set_tile(Plan *p, size_t queries)
 /* Choose tiles as large as the scratch memory allows, but smaller ones if threads would have nothing to do. */
 static void make_plan(Plan *p, const Attention *at, const Workspace *ws)
 {
-    size_t threads = (size_t)threads_count(), blocks = (at->start + at->n - 1) / ATTENTION_BLOCK + 1;
-    size_t floats = ws->size / sizeof(float);
+    size_t threads = (size_t)threads_count(), floats = ws->size / sizeof(float), most_queries = 1, blocks = 0;
+    for (size_t i = 0; i < at->n_sequences; i++) {
+        const Queries *s = &at->sequences[i];
+        most_queries = MAX(most_queries, s->n);
+        blocks = MAX(blocks, (s->start + s->n - 1) / ATTENTION_BLOCK + 1);
+    }
     *p = (Plan){.at = at, .kernels = &kernels[cpu_level()], .group = at->n_heads / at->n_kv_heads};
-    set_tile(p, MIN(MAX(TILE_ROWS / p->group, 1), at->n));
+    set_tile(p, MIN(MAX(TILE_ROWS / p->group, 1), most_queries));
     while (p->tile_queries > 1 && (threads * p->thread_floats > floats || p->tasks * blocks < 2 * threads))
         set_tile(p, (p->tile_queries + 1) / 2);
     assert(threads * p->thread_floats <= floats);
@@ -424,8 +480,6 @@ static void make_plan(Plan *p, const Attention *at, const Workspace *ws)
 void attention(const Attention *at, Workspace *ws)
 {
     Plan plan;
-    if (!at->n)
-        return;
     make_plan(&plan, at, ws);
     if (plan.slot_count)
         attend_by_splits(&plan);

@@ -3,10 +3,22 @@
  * of a value. */
 #include "kernels/lanes_begin.h"
 
+/* WIDTH numbers of a key or value, from number i on; the first n of them, if a value ends there. */
+TARGET INLINE V NAME(numbers)(KvType type, const unsigned char *p, size_t i, size_t n)
+{
+    if (n == WIDTH)
+        return type == KV_F32 ? LOAD((const float *)(const void *)p + i) : FROM_F16(p + 2 * i);
+    if (type == KV_F32)
+        return LOAD_N((const float *)(const void *)p + i, n);
+    unsigned char some[2 * WIDTH] = {0};
+    memcpy(some, p + 2 * i, 2 * n);
+    return FROM_F16(some);
+}
+
 /* sum[r][i] = running sum number l of the dot products of row r with the keys of vector i: the sum over d = l, l + 16,
  * ... of q[r][d] * k_j[d]. The number of rows is known to the compiler. At each step t->lines cache lines are
  * prefetched. */
-TARGET INLINE void NAME(running_sum)(V (*sum)[SCORE_VECTORS], ScoreTile *t, size_t l, size_t rows)
+TARGET INLINE void NAME(running_sum)(KvType type, V (*sum)[SCORE_VECTORS], ScoreTile *t, size_t l, size_t rows)
 {
     EACH(r, rows)
         EACH(i, SCORE_VECTORS)
@@ -14,8 +26,9 @@ TARGET INLINE void NAME(running_sum)(V (*sum)[SCORE_VECTORS], ScoreTile *t, size
     for (size_t d = l; d < t->head_dim; d += SUMS) {
         V key[SCORE_VECTORS];
         EACH(i, SCORE_VECTORS)
-            key[i] = LOAD(t->k + (i * WIDTH / KEY_STRIP * t->head_dim + d) * KEY_STRIP + i * WIDTH % KEY_STRIP);
-        for (size_t i = 0; i < t->lines; i++, t->ahead += KEY_STRIP)
+            key[i] = NAME(numbers)(
+                type, t->k, (i * WIDTH / KEY_STRIP * t->head_dim + d) * KEY_STRIP + i * WIDTH % KEY_STRIP, WIDTH);
+        for (size_t i = 0; i < t->lines; i++, t->ahead += CACHE_LINE)
             __builtin_prefetch(t->ahead);
         EACH(r, rows) {
             V query = SET(t->q[r * t->head_dim + d]);
@@ -35,17 +48,17 @@ TARGET INLINE void NAME(add)(V (*a)[SCORE_VECTORS], V (*b)[SCORE_VECTORS], size_
 /* The scores of a tile's rows for SCORE_VECTORS vectors of keys. The sixteen sums are added as soon as the tree allows,
  * so that few are held at a time: a quarter is the sums l, l + 8, l + 4 and l + 12, in the order l = 0, 2, 1, 3; the
  * first two quarters make the first half. */
-TARGET INLINE void NAME(score_tile)(float *score, ScoreTile *t, float scale, size_t rows)
+TARGET INLINE void NAME(score_tile)(KvType type, float *score, ScoreTile *t, float scale, size_t rows)
 {
     V a[SCORE_ROWS][SCORE_VECTORS], b[SCORE_ROWS][SCORE_VECTORS], c[SCORE_ROWS][SCORE_VECTORS];
     V before[2][SCORE_ROWS][SCORE_VECTORS]; /* [1]: the first quarter of a half, [0]: the first half */
     for (size_t quarter = 0; quarter < 4; quarter++) {
         size_t l = quarter / 2 + quarter % 2 * 2;
-        NAME(running_sum)(a, t, l, rows);
-        NAME(running_sum)(b, t, l + 8, rows);
+        NAME(running_sum)(type, a, t, l, rows);
+        NAME(running_sum)(type, b, t, l + 8, rows);
         NAME(add)(a, b, rows);
-        NAME(running_sum)(b, t, l + 4, rows);
-        NAME(running_sum)(c, t, l + 12, rows);
+        NAME(running_sum)(type, b, t, l + 4, rows);
+        NAME(running_sum)(type, c, t, l + 12, rows);
         NAME(add)(b, c, rows);
         NAME(add)(a, b, rows);
         if (quarter % 2)
@@ -63,21 +76,32 @@ TARGET INLINE void NAME(score_tile)(float *score, ScoreTile *t, float scale, siz
 
 /* Up to SCORE_ROWS rows make a tile. While the tiles meet some keys, the keys after these are prefetched line by line,
  * so that memory is always busy: by the first tiles, a line at each step, or all by a single tile. */
-TARGET static void NAME(scores)(float *score, const float *q, size_t rows, const float *k, size_t head_dim, float scale,
-                                size_t from, size_t to)
+TARGET INLINE void NAME(scores_of)(KvType type, float *score, const float *q, size_t rows, const unsigned char *k,
+                                   size_t head_dim, float scale, size_t from, size_t to)
 {
-    const size_t keys = SCORE_VECTORS * WIDTH, lines = keys / KEY_STRIP; /* cache lines that a step meets */
+    const size_t keys = SCORE_VECTORS * WIDTH, number = number_bytes(type);
+    const size_t lines = MAX(keys * number / CACHE_LINE, 1); /* that a step meets */
     for (size_t j = from * KEY_STRIP / keys * keys; j < to * KEY_STRIP; j += keys) {
-        ScoreTile t = {q, k + j * head_dim, k + (j + keys) * head_dim, head_dim, 0};
+        const unsigned char *these = k + j * head_dim * number, *next = these + keys * head_dim * number;
+        ScoreTile t = {q, these, next, head_dim, 0};
         for (size_t i = 0; i < rows; i += SCORE_ROWS, t.q += SCORE_ROWS * head_dim) {
             bool among_first = i / SCORE_ROWS < lines, only = rows <= SCORE_ROWS;
             t.lines = among_first ? 1 : 0;
             if (only)
                 t.lines = lines;
             WITH_CONSTANT(MIN(rows - i, SCORE_ROWS), SCORE_ROWS,
-                          NAME(score_tile)(score + i * ATTENTION_BLOCK + j, &t, scale, N));
+                          NAME(score_tile)(type, score + i * ATTENTION_BLOCK + j, &t, scale, N));
         }
     }
+}
+
+TARGET static void NAME(scores)(KvType type, float *score, const float *q, size_t rows, const unsigned char *k,
+                                size_t head_dim, float scale, size_t from, size_t to)
+{
+    if (type == KV_F32)
+        NAME(scores_of)(KV_F32, score, q, rows, k, head_dim, scale, from, to);
+    else
+        NAME(scores_of)(KV_F16, score, q, rows, k, head_dim, scale, from, to);
 }
 
 /* Scores beside the range become -infinity, which changes no maximum, and then weights of zero, which change no sum. */
@@ -107,8 +131,8 @@ TARGET static void NAME(softmax)(float *score, size_t from, size_t to, float *ma
 
 /* The sums of weighted values for `rows` rows and `vectors` vectors of the value's dimensions. A single vector may have
  * n < WIDTH of them: the last of a head. */
-TARGET INLINE void NAME(value_tile)(float *a, const float *p, const float *v, size_t head_dim, size_t from, size_t to,
-                                    size_t rows, size_t vectors, size_t n)
+TARGET INLINE void NAME(value_tile)(KvType type, float *a, const float *p, const unsigned char *v, size_t head_dim,
+                                    size_t from, size_t to, size_t rows, size_t vectors, size_t n)
 {
     V sum[VALUE_ROWS][VALUE_VECTORS];
     EACH(r, rows)
@@ -117,8 +141,8 @@ TARGET INLINE void NAME(value_tile)(float *a, const float *p, const float *v, si
     for (size_t j = from; j < to; j++) {
         V value[VALUE_VECTORS];
         EACH(i, vectors) {
-            __builtin_prefetch(v + (j + KEYS_AHEAD) * head_dim + i * WIDTH);
-            value[i] = vectors > 1 ? LOAD(v + j * head_dim + i * WIDTH) : LOAD_N(v + j * head_dim, n);
+            __builtin_prefetch(v + ((j + KEYS_AHEAD) * head_dim + i * WIDTH) * number_bytes(type));
+            value[i] = NAME(numbers)(type, v, j * head_dim + i * WIDTH, n);
         }
         EACH(r, rows) {
             V weight = SET(p[r * ATTENTION_BLOCK + j]);
@@ -134,21 +158,29 @@ TARGET INLINE void NAME(value_tile)(float *a, const float *p, const float *v, si
                 STORE_N(a + r * head_dim, sum[r][i], n);
 }
 
-TARGET INLINE void NAME(value_columns)(float *a, const float *p, const float *v, size_t head_dim, size_t from,
-                                       size_t to, size_t rows)
+TARGET INLINE void NAME(value_columns)(KvType type, float *a, const float *p, const unsigned char *v, size_t head_dim,
+                                       size_t from, size_t to, size_t rows)
 {
+    const size_t number = number_bytes(type);
     size_t d = 0;
     for (; d + VALUE_VECTORS * WIDTH <= head_dim; d += VALUE_VECTORS * WIDTH)
-        NAME(value_tile)(a + d, p, v + d, head_dim, from, to, rows, VALUE_VECTORS, WIDTH);
-    for (; d < head_dim; d += WIDTH)
-        NAME(value_tile)(a + d, p, v + d, head_dim, from, to, rows, 1, MIN(head_dim - d, WIDTH));
+        NAME(value_tile)(type, a + d, p, v + d * number, head_dim, from, to, rows, VALUE_VECTORS, WIDTH);
+    for (; d + WIDTH <= head_dim; d += WIDTH)
+        NAME(value_tile)(type, a + d, p, v + d * number, head_dim, from, to, rows, 1, WIDTH);
+    if (d < head_dim)
+        NAME(value_tile)(type, a + d, p, v + d * number, head_dim, from, to, rows, 1, head_dim - d);
 }
 
-TARGET static void NAME(values)(float *a, const float *p, size_t rows, const float *v, size_t head_dim, size_t from,
-                                size_t to)
+TARGET static void NAME(values)(KvType type, float *a, const float *p, size_t rows, const unsigned char *v,
+                                size_t head_dim, size_t from, size_t to)
 {
     for (size_t i = 0; i < rows; i += VALUE_ROWS, a += VALUE_ROWS * head_dim, p += VALUE_ROWS * ATTENTION_BLOCK) {
-        WITH_CONSTANT(MIN(rows - i, VALUE_ROWS), VALUE_ROWS, NAME(value_columns)(a, p, v, head_dim, from, to, N));
+        size_t n = MIN(rows - i, VALUE_ROWS);
+        if (type == KV_F32) {
+            WITH_CONSTANT(n, VALUE_ROWS, NAME(value_columns)(KV_F32, a, p, v, head_dim, from, to, N));
+        } else {
+            WITH_CONSTANT(n, VALUE_ROWS, NAME(value_columns)(KV_F16, a, p, v, head_dim, from, to, N));
+        }
     }
 }
 

@@ -116,6 +116,23 @@ INLINE float f16_to_f32(uint16_t h)
     return sign ? -f : f;
 }
 
+#define F16_MAX 65504.0f
+#define F16_LEAST_NORMAL 0x1p-14f
+
+/* Rounded to nearest, ties to even; F16_MAX for what is larger but finite. */
+INLINE uint16_t f32_to_f16(float f)
+{
+    uint32_t sign = to_bits(f) >> 16 & 0x8000, bits = magnitude_bits(f);
+    float a = MIN(from_bits(bits), F16_MAX);
+    if (bits >= 0x7f800000)
+        bits = bits > 0x7f800000 ? 0x7e00 : 0x7c00;
+    else if (a < F16_LEAST_NORMAL)
+        bits = to_bits(a + 0.5f) - to_bits(0.5f); /* a subnormal counts multiples of 2^-24, the last place of 0.5 */
+    else
+        bits = ((to_bits(a) + 0xfff + (to_bits(a) >> 13 & 1)) >> 13) - (112 << 10);
+    return (uint16_t)(bits | sign);
+}
+
 /* ---- rounding and summing ---------------------------------------------------------------------------------------- */
 
 /* Adding 1.5 * 2^23 to a float of at most 2^22 rounds it to a whole number, ties to even, since no bits are left for a

@@ -33,22 +33,6 @@ static float largest_weight(const float w[GROUP])
     return m[0];
 }
 
-#define F16_MAX 65504.0f
-#define F16_LEAST_NORMAL 0x1p-14f
-
-/* A scale in FP16, rounded to nearest, ties to even; F16_MAX for what is larger. */
-static uint16_t scale_to_f16(float scale)
-{
-    float a = from_bits(magnitude_bits(scale));
-    uint32_t sign = to_bits(scale) >> 16 & 0x8000, bits;
-    a = a < F16_MAX ? a : F16_MAX;
-    if (a < F16_LEAST_NORMAL)
-        bits = to_bits(a + 0.5f) - to_bits(0.5f); /* a subnormal counts multiples of 2^-24, the last place of 0.5 */
-    else
-        bits = ((to_bits(a) + 0xfff + (to_bits(a) >> 13 & 1)) >> 13) - (112 << 10);
-    return (uint16_t)(bits | sign);
-}
-
 /* 1 / scale, or 0 if the scale is zero: all weights of the group then count as zero. */
 static float inverse_scale(uint16_t half)
 {
@@ -59,7 +43,7 @@ static float inverse_scale(uint16_t half)
 /* Writes integers + 128 and returns the scale as FP16. */
 static uint16_t quantize_q8(uint8_t q[GROUP], const float w[GROUP])
 {
-    uint16_t half = scale_to_f16(from_bits(magnitude_bits(largest_weight(w))) / 127);
+    uint16_t half = f32_to_f16(from_bits(magnitude_bits(largest_weight(w))) / 127);
     float inverse = inverse_scale(half);
     for (size_t k = 0; k < GROUP; k++)
         q[k] = (uint8_t)(round_within(w[k] * inverse, -127, 127) + 128);
@@ -88,7 +72,7 @@ static uint16_t quantize_q4(uint8_t q[GROUP], const float w[GROUP])
             scale = wq[0] / qq[0];
         }
     }
-    uint16_t half = scale_to_f16(scale);
+    uint16_t half = f32_to_f16(scale);
     float inverse = inverse_scale(half);
     for (size_t k = 0; k < GROUP; k++)
         q[k] = (uint8_t)(round_within(w[k] * inverse, -8, 7) + 8);
@@ -150,7 +134,7 @@ INLINE void round_lanes(Lanes *v, float low, float high)
     *v = CHOOSE(*v > low, *v, zero + low) + ROUND_F32;
 }
 
-/* scale_to_f16() and inverse_scale() */
+/* f32_to_f16() and inverse_scale() */
 INLINE void round_scales(uint16_t half[ROWS_AT_ONCE], Lanes *inverse, const Lanes *scale)
 {
     const Lanes zero = {0};

@@ -142,7 +142,7 @@ def test_slices(work):
         for _ in range(6):
             spec = random_spec(a.shape)
             want = np.asarray(indexed(a, spec))
-            run("info", path, "--tensor", dtype, "--slice", spec, "--npy", npy)
+            run("info", path, "--tensor", dtype, "--slice", spec, "--npy", npy, "--force")
             got = np.load(npy)
             check(got.dtype == want.dtype and got.shape == want.shape and got.tobytes() == np.ascontiguousarray(want).tobytes(),
                   f"{dtype}[{spec}] as .npy")
@@ -159,7 +159,7 @@ def test_slices(work):
                     want = f.get_slice(dtype)[eval("np.s_[" + spec + "]")]
                 except Exception:
                     continue
-                run("info", path, "--tensor", dtype, "--slice", spec, "--npy", npy)
+                run("info", path, "--tensor", dtype, "--slice", spec, "--npy", npy, "--force")
                 check(np.load(npy).tobytes() == want.tobytes(), f"get_slice {dtype}[{spec}]")
 
 
@@ -168,7 +168,7 @@ def test_widening(work):
     raw = np.arange(65536, dtype="<u2").tobytes()
     write(path, {"b": ("BF16", (256, 256), raw), "e": ("F8_E5M2", (256,), bytes(range(256))), "f": ("F8_E4M3", (256,), bytes(range(256)))})
     for name, dtype in (("b", "BF16"), ("e", "F8_E5M2"), ("f", "F8_E4M3")):
-        run("info", path, "--tensor", name, "--npy", npy)
+        run("info", path, "--tensor", name, "--npy", npy, "--force")
         got = np.load(npy).ravel()
         sign = 1 << (8 * size_of(dtype) - 1)
         wrong = 0

@@ -16,6 +16,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/config.h"
 #include "checkpoint/edit.h"
+#include "checkpoint/undo.h"
 #include "checkpoint/patch.h"
 #include "checkpoint/slice.h"
 #include "checkpoint/split.h"
@@ -164,7 +165,7 @@ static int do_generate(char err[512])
     Generated g = {0};
     SampleOptions o = {.temperature = 1, .top_k = 5, .top_p = 0.9f, .repeat_penalty = 1.1f, .seed = 1};
     GenerateOptions how = {.max_tokens = 3, .stops = (const char *const[]){"zzz"}, .n_stops = 1};
-    int status = run_state_init(&s, &config, 16, 4, false, err);
+    int status = run_state_init(&s, &config, KV_F32, 16, 4, 1, err);
     if (status == 0)
         status = sampler_init(&sampler, &o, config.vocab_size, tokenizer_size(tokenizer), err);
     if (status == 0)
@@ -208,7 +209,7 @@ static int do_merge(char err[512])
     int status = checkpoint_open(&c, DEMO, false, err);
     if (status != 0)
         return -1;
-    status = split_merge(&c, path, NULL, NULL, err);
+    status = split_merge(&c, path, false, NULL, NULL, err);
     checkpoint_close(&c);
     if (status != 0)
         check(access(path, F_OK) != 0, "a half-written file has its name");
@@ -233,7 +234,7 @@ static int do_split(char err[512])
     int status = checkpoint_open(&c, DEMO, false, err);
     if (status != 0)
         return -1;
-    status = split_model(&c, path, 1000000, NULL, NULL, &shards, err);
+    status = split_model(&c, path, 1000000, false, NULL, NULL, &shards, err);
     checkpoint_close(&c);
     check(status == 0 || access(path, F_OK) != 0, "a failed split left %s", path);
     long counted = calls;
@@ -248,11 +249,11 @@ static void put_back(const char *path)
 {
     Checkpoint c;
     char err[512];
-    size_t undone;
+    Undone undone;
     Group g = group;
     group = NONE;
-    if (edit_pending(path, err) && checkpoint_open(&c, path, false, err) == 0) {
-        check(edit_undo(&c, &undone, err) == 0, "%s", err);
+    if (checkpoint_open(&c, path, false, err) == 0) {
+        check(!edit_pending(&c, err) || undo_last(&c, &undone, err) == 0, "%s", err);
         checkpoint_close(&c);
     }
     group = g;
@@ -263,7 +264,7 @@ static int do_edit(char err[512])
     static const unsigned char one = 1;
     Checkpoint c;
     char path[256];
-    size_t undone;
+    Undone undone;
     path_of(path, "edited.safetensors");
     put_back(path);
     int status = checkpoint_open(&c, path, false, err);
@@ -271,14 +272,14 @@ static int do_edit(char err[512])
         return -1;
     Edit e = {0};
     const SafetensorsTensor *t = checkpoint_tensor(&c, 0);
-    status = edit_begin(&e, &t, 1, false, err);
+    status = edit_begin(&e, &t, 1, err);
     if (status == 0)
         status = edit_bytes(&e, t, 3, &one, 1, err);
     if (status == 0)
         status = edit_commit(&e, err);
     edit_end(&e);
     if (status == 0)
-        status = edit_undo(&c, &undone, err);
+        status = undo_last(&c, &undone, err);
     checkpoint_close(&c);
     return status;
 }
@@ -295,7 +296,7 @@ static int do_patch(char err[512])
     status = checkpoint_open(&b, path, false, err);
     path_of(path, "patch.safetensors");
     if (status == 0) {
-        status = patch_write(&a, &b, path, NULL, NULL, &size, err);
+        status = patch_write(&a, &b, path, false, NULL, NULL, &size, err);
         checkpoint_close(&b);
     }
     checkpoint_close(&a);
@@ -370,7 +371,7 @@ static void prepare(void)
     }
     model.config = config;
     path_of(path, "edited.safetensors");
-    check(split_merge(&c, path, NULL, NULL, err) == 0, "%s", err);
+    check(split_merge(&c, path, false, NULL, NULL, err) == 0, "%s", err);
     checkpoint_close(&c);
 }
 

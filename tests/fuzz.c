@@ -26,6 +26,7 @@
 #include "checkpoint/patch.h"
 #include "checkpoint/slice.h"
 #include "checkpoint/statistics.h"
+#include "checkpoint/undo.h"
 #include "checkpoint/weights.h"
 #include "commands/info.c"
 #include "commands/sampling.h"
@@ -331,7 +332,7 @@ static void fuzz_config(const unsigned char *bytes, size_t n)
         if (frequencies)
             rope_frequencies(&c, frequencies, &scale);
         free(frequencies);
-        run_state_bytes(&c, c.max_positions, 512);
+        run_state_bytes(&c, KV_F32, c.max_positions, 512);
         if (weights_load(&st, &c, w.mode, &w, err) == 0)
             weights_free(&w);
     }
@@ -546,7 +547,7 @@ static void fuzz_journal(const unsigned char *bytes, size_t n)
     Sha256 s;
     char err[512];
     struct stat info;
-    size_t undone = 0;
+    Undone undone;
     if (n < 1)
         return;
     put_model("edited.safetensors", small_header, 59);
@@ -575,10 +576,10 @@ static void fuzz_journal(const unsigned char *bytes, size_t n)
         sha256_final(&s, journal + HASH);
     }
     put_file("edited.safetensors.undo", journal, n - 1);
-    edit_pending(in_folder("edited.safetensors"), err);
     if (checkpoint_open(&c, in_folder("edited.safetensors"), false, err) == 0) {
-        if (edit_undo(&c, &undone, err) == 0)
-            demand(undone == 1);
+        edit_pending(&c, err);
+        if (undo_last(&c, &undone, err) == 0)
+            demand(undone.files == 1);
         checkpoint_close(&c);
     }
     demand(stat(in_folder("edited.safetensors"), &info) == 0 && info.st_size == 8 + sizeof small_header - 1 + 59);
@@ -600,9 +601,9 @@ static void fuzz_patch(const unsigned char *bytes, size_t n)
         return;
     demand(checkpoint_open(&c, in_folder("base.safetensors"), false, err) == 0);
     Edit e = {0}, mask = {0};
-    patch_apply(&e, &c, &patch, true, NULL, NULL, err);
+    patch_apply(&e, &c, &patch, NULL, NULL, err);
     edit_end(&e);
-    mask_apply(&mask, &c, &patch, true, &zeroed, err);
+    mask_apply(&mask, &c, &patch, &zeroed, err);
     edit_end(&mask);
     checkpoint_close(&c);
     checkpoint_close(&patch);

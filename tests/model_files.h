@@ -43,7 +43,7 @@ static inline void remove_folder(void)
 /* A path in the folder. The last 64 answers stay valid. */
 static inline const char *in_folder(const char *name)
 {
-    static char paths[64][512];
+    static char paths[64][600];
     static int next;
     char *path = paths[next++ % 64];
     snprintf(path, sizeof paths[0], "%s/%s", folder, name);

@@ -341,6 +341,20 @@ int rename(const char *from, const char *to)
     return status;
 }
 
+#ifdef __GLIBC__
+int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags)
+{
+    if (begin(RENAME))
+        return -1;
+    struct stat info;
+    if (lstat(to, &info) != 0) /* else it fails */
+        note_name(RENAMED, from, to);
+    int status = REAL(renameat2)(from_folder, from, to_folder, to, flags);
+    end();
+    return status;
+}
+#endif
+
 int unlink(const char *path)
 {
     if (begin(UNLINK))

@@ -329,6 +329,7 @@ static void test_max(CpuLevel level)
 
 typedef struct {
     size_t n_heads, n_kv_heads, head_dim, window, length;
+    KvType type;
 } Shape;
 
 /* Queries, keys and values of `length` positions, and the cache that holds them. */
@@ -336,7 +337,7 @@ typedef struct {
     Shape s;
     float *q, *k, *v; /* [length][heads][head_dim] */
     Edge *edges;
-    float **blocks;
+    KvBlock *list, **blocks; /* each has two layers, of which the second is used */
     size_t n_blocks;
 } Case;
 
@@ -350,24 +351,29 @@ static float *make_floats(size_t n, float scale)
 static void store(Case *c, size_t pos)
 {
     size_t kv = c->s.n_kv_heads * c->s.head_dim;
-    attention_store(c->blocks[pos / ATTENTION_BLOCK], pos % ATTENTION_BLOCK, c->k + pos * kv, c->v + pos * kv,
+    attention_store(c->blocks[pos / ATTENTION_BLOCK], 1, pos % ATTENTION_BLOCK, c->k + pos * kv, c->v + pos * kv,
                     c->s.n_kv_heads, c->s.head_dim);
 }
 
 static Case make_case(Shape s, float spread)
 {
-    size_t kv = s.n_kv_heads * s.head_dim, floats = attention_block_floats(s.n_kv_heads, s.head_dim);
+    size_t kv = s.n_kv_heads * s.head_dim, bytes = 2 * attention_layer_bytes(s.type, s.n_kv_heads, s.head_dim);
     Case c = {.s = s, .n_blocks = (s.length + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK};
     c.q = make_floats(s.length * s.n_heads * s.head_dim, spread);
     c.k = make_floats(s.length * kv, 1);
     c.v = make_floats(s.length * kv, 1);
+    for (size_t i = 0; i < s.length * kv && s.type == KV_F16; i++) { /* numbers that FP16 has */
+        c.k[i] = rintf(c.k[i] * 1024) / 1024;
+        c.v[i] = rintf(c.v[i] * 1024) / 1024;
+    }
     c.edges = calloc(c.n_blocks, sizeof *c.edges);
+    c.list = calloc(c.n_blocks, sizeof *c.list);
     c.blocks = calloc(c.n_blocks, sizeof *c.blocks);
     for (size_t b = 0; b < c.n_blocks; b++) {
-        c.edges[b] = at_edge(floats); /* 64-byte aligned, since a block is a multiple of 16 floats */
-        c.blocks[b] = c.edges[b].x;
-        for (size_t i = 0; i < floats; i++)
-            c.blocks[b][i] = NAN; /* what is not stored must change nothing */
+        c.edges[b] = at_edge(bytes / sizeof(float)); /* 64-byte aligned, since a layer is a multiple of 64 bytes */
+        c.list[b] = (KvBlock){1, s.type, (unsigned char *)c.edges[b].x};
+        c.blocks[b] = &c.list[b];
+        memset(c.list[b].layers, 0xff, bytes); /* NaNs: what is not stored must change nothing */
     }
     for (size_t pos = 0; pos < s.length; pos++)
         store(&c, pos);
@@ -378,11 +384,25 @@ static void free_case(Case c)
 {
     for (size_t b = 0; b < c.n_blocks; b++)
         drop(c.edges[b]);
-    free(c.edges), free(c.blocks), free(c.q), free(c.k), free(c.v);
+    free(c.edges), free(c.list), free(c.blocks), free(c.q), free(c.k), free(c.v);
 }
 
-/* Attention of the queries start..start+n-1, up to at_once at a time, in a workspace of at most `most` bytes. */
-static void run_in(size_t most, const Case *c, size_t start, size_t n, size_t at_once, float *out)
+/* The queries of start..start+n-1 as those of up to `parts` sequences that share a cache. Returns how many. */
+static size_t cut_queries(const Case *c, size_t start, size_t n, size_t parts, Queries *list)
+{
+    size_t count = 0;
+    for (size_t done = 0, some; done < n; done += some) {
+        some = n / parts + count % 2;
+        if (some == 0 || some > n - done || count + 1 == parts)
+            some = n - done;
+        list[count++] = (Queries){c->blocks, some, start + done};
+    }
+    return count;
+}
+
+/* Attention of the queries start..start+n-1, up to at_once at a time, cut into up to `parts` sequences, in a workspace
+ * of at most `most` bytes. */
+static void run_in(size_t most, const Case *c, size_t start, size_t n, size_t at_once, size_t parts, float *out)
 {
     const Shape *s = &c->s;
     size_t width = s->n_heads * s->head_dim;
@@ -392,12 +412,13 @@ static void run_in(size_t most, const Case *c, size_t start, size_t n, size_t at
     for (size_t t = 0; t < n; t += at_once) {
         size_t count = n - t < at_once ? n - t : at_once;
         Edge q = at_edge(count * width), o = at_edge(count * width);
+        Queries sequences[8];
         memcpy(q.x, c->q + (start + t) * width, count * width * sizeof *q.x);
         attention(&(Attention){.q = q.x,
                                .out = o.x,
-                               .blocks = c->blocks,
-                               .n = count,
-                               .start = start + t,
+                               .sequences = sequences,
+                               .n_sequences = cut_queries(c, start + t, count, parts, sequences),
+                               .layer = 1,
                                .window = s->window,
                                .n_heads = s->n_heads,
                                .n_kv_heads = s->n_kv_heads,
@@ -412,7 +433,7 @@ static void run_in(size_t most, const Case *c, size_t start, size_t n, size_t at
 
 static void run_attention(const Case *c, size_t start, size_t n, size_t at_once, float *out)
 {
-    run_in(SIZE_MAX, c, start, n, at_once, out);
+    run_in(SIZE_MAX, c, start, n, at_once, 1, out);
 }
 
 /* Softmax attention in double precision, of one query and head. */
@@ -481,6 +502,12 @@ static void compare_ways(const Case *c, size_t start, const float *want, const c
                 check(same_bits(got, want, floats), "%s: %s, %d threads, %zu at a time", name,
                       cpu_level_name((CpuLevel)level), threads[i], at_once[k]);
             }
+            for (size_t parts = 2; parts <= 5 && level != CPU_SCALAR; parts += 3) {
+                memset(got, 0xff, floats * sizeof *got);
+                run_in(SIZE_MAX, c, start, n, n, parts, got);
+                check(same_bits(got, want, floats), "%s: %s, %d threads, %zu sequences", name,
+                      cpu_level_name((CpuLevel)level), threads[i], parts);
+            }
         }
     }
     free(got);
@@ -493,8 +520,8 @@ static void test_shape(Shape s, size_t start, float spread)
     Case c = make_case(s, spread);
     size_t n = s.length - start;
     float *want = malloc(n * s.n_heads * s.head_dim * sizeof *want);
-    snprintf(name, sizeof name, "heads %zu/%zu of %zu, window %zu, queries %zu..%zu", s.n_heads, s.n_kv_heads,
-             s.head_dim, s.window, start, s.length);
+    snprintf(name, sizeof name, "heads %zu/%zu of %zu, window %zu, queries %zu..%zu, %s", s.n_heads, s.n_kv_heads,
+             s.head_dim, s.window, start, s.length, s.type == KV_F32 ? "f32" : "f16");
     threads_stop();
     cpu_set_level(CPU_SCALAR);
     run_attention(&c, start, n, 1, want);
@@ -512,16 +539,20 @@ static void test_shapes(void)
         size_t start;
         float spread;
     } cases[] = {
-        {{1, 1, 8, 0, 1}, 0, 1},          {{2, 1, 8, 0, 40}, 0, 5},        {{14, 2, 64, 0, 70}, 0, 3},
-        {{14, 2, 64, 0, 600}, 585, 3},    {{7, 1, 64, 0, 300}, 245, 100},  {{12, 2, 128, 0, 530}, 520, 2},
-        {{5, 1, 24, 0, 280}, 250, 3},     {{8, 8, 80, 0, 270}, 240, 3},    {{3, 1, 2, 0, 33}, 0, 1},
-        {{16, 1, 34, 0, 265}, 250, 3},    {{70, 1, 8, 0, 260}, 250, 1},    {{4, 2, 66, 0, 20}, 0, 3},
-        {{14, 2, 64, 1, 300}, 240, 3},    {{7, 1, 64, 16, 300}, 230, 3},   {{6, 2, 32, 17, 90}, 0, 3},
-        {{6, 3, 40, 256, 620}, 500, 3},   {{8, 1, 128, 300, 800}, 790, 3}, {{2, 2, 96, 1000, 520}, 500, 1},
-        {{9, 3, 16, 257, 1100}, 1020, 3}, {{4, 4, 48, 100, 513}, 500, 3},
+        {{1, 1, 8, 0, 1, KV_F32}, 0, 1},          {{2, 1, 8, 0, 40, KV_F32}, 0, 5},        {{14, 2, 64, 0, 70, KV_F32}, 0, 3},
+        {{14, 2, 64, 0, 600, KV_F32}, 585, 3},    {{7, 1, 64, 0, 300, KV_F32}, 245, 100},  {{12, 2, 128, 0, 530, KV_F32}, 520, 2},
+        {{5, 1, 24, 0, 280, KV_F32}, 250, 3},     {{8, 8, 80, 0, 270, KV_F32}, 240, 3},    {{3, 1, 2, 0, 33, KV_F32}, 0, 1},
+        {{16, 1, 34, 0, 265, KV_F32}, 250, 3},    {{70, 1, 8, 0, 260, KV_F32}, 250, 1},    {{4, 2, 66, 0, 20, KV_F32}, 0, 3},
+        {{14, 2, 64, 1, 300, KV_F32}, 240, 3},    {{7, 1, 64, 16, 300, KV_F32}, 230, 3},   {{6, 2, 32, 17, 90, KV_F32}, 0, 3},
+        {{6, 3, 40, 256, 620, KV_F32}, 500, 3},   {{8, 1, 128, 300, 800, KV_F32}, 790, 3}, {{2, 2, 96, 1000, 520, KV_F32}, 500, 1},
+        {{9, 3, 16, 257, 1100, KV_F32}, 1020, 3}, {{4, 4, 48, 100, 513, KV_F32}, 500, 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        test_shape(cases[i].s, cases[i].start, cases[i].spread);
+        for (KvType type = KV_F32; type <= KV_F16; type++) {
+            Shape s = cases[i].s;
+            s.type = type;
+            test_shape(s, cases[i].start, cases[i].spread);
+        }
 }
 
 /* In a small workspace tiles shrink, and the results of all splits don't fit at once but are merged in several
@@ -529,7 +560,7 @@ static void test_shapes(void)
 static void test_small_workspace(void)
 {
     char err[512];
-    Case c = make_case((Shape){4, 2, 8, 0, 256 * 70}, 30);
+    Case c = make_case((Shape){4, 2, 8, 0, 256 * 70, KV_F32}, 30);
     size_t start = c.s.length - 20;
     float want[20 * 32], got[20 * 32];
     threads_stop();
@@ -541,9 +572,9 @@ static void test_small_workspace(void)
     for (int threads = emulated() ? 4 : 1; threads <= 4; threads++)
         for (size_t most = 16384; most <= 1 << 20; most *= 4) {
             check(threads_start(threads, err) == 0, "%s", err);
-            run_in(most, &c, start, 20, 1, got);
+            run_in(most, &c, start, 20, 1, 1, got);
             check(same_bits(got, want, 20 * 32), "one at a time, %d threads, %zu bytes", threads, most);
-            run_in(most, &c, start, 20, 20, got);
+            run_in(most, &c, start, 20, 20, 3, got);
             check(same_bits(got, want, 20 * 32), "all at once, %d threads, %zu bytes", threads, most);
         }
     free_case(c);
@@ -552,7 +583,7 @@ static void test_small_workspace(void)
 /* A NaN or an infinity makes NaNs of the queries and heads that see it, and changes no other. */
 static void test_not_numbers(CpuLevel level)
 {
-    Shape s = {4, 2, 16, 0, 40};
+    Shape s = {4, 2, 16, 0, 40, KV_F32};
     Case c = make_case(s, 1);
     float out[40 * 64], clean[40 * 64];
     cpu_set_level(level);
@@ -576,26 +607,60 @@ static void test_not_numbers(CpuLevel level)
 
 static void test_cache_layout(void)
 {
-    size_t heads = 2, hd = 6, floats = attention_block_floats(heads, hd);
-    check(floats == 2 * heads * ATTENTION_BLOCK * hd, "%zu floats", floats);
-    float *block = calloc(floats, sizeof *block), k[12], v[12];
+    size_t heads = 2, hd = 6, bytes = attention_layer_bytes(KV_F32, heads, hd);
+    check(bytes == 2 * heads * ATTENTION_BLOCK * hd * sizeof(float), "%zu bytes", bytes);
+    float *numbers = calloc(2, bytes), *second = numbers + bytes / sizeof *numbers, k[12], v[12];
+    KvBlock block = {1, KV_F32, (unsigned char *)numbers};
     bool right = true;
     for (size_t pos = 0; pos < ATTENTION_BLOCK; pos++) {
         for (size_t i = 0; i < 12; i++) {
             k[i] = (float)(pos * 100 + i);
             v[i] = -k[i];
         }
-        attention_store(block, pos, k, v, heads, hd);
+        attention_store(&block, 1, pos, k, v, heads, hd);
     }
     for (size_t pos = 0; pos < ATTENTION_BLOCK; pos++)
         for (size_t h = 0; h < heads; h++)
             for (size_t d = 0; d < hd; d++) {
                 float want = (float)(pos * 100 + h * hd + d);
-                right = right && block[((h * 16 + pos / 16) * hd + d) * 16 + pos % 16] == want &&
-                        block[heads * 256 * hd + (h * 256 + pos) * hd + d] == -want;
+                right = right && second[((h * 16 + pos / 16) * hd + d) * 16 + pos % 16] == want &&
+                        second[heads * 256 * hd + (h * 256 + pos) * hd + d] == -want;
             }
+    for (size_t i = 0; i < bytes / sizeof *numbers; i++)
+        right = right && numbers[i] == 0;
     check(right, "layout of a block");
-    free(block);
+    free(numbers);
+}
+
+/* The FP16 that a number becomes in the cache. */
+static uint16_t rounded(float number)
+{
+    static unsigned char bytes[4 * ATTENTION_BLOCK * 2];
+    KvBlock block = {1, KV_F16, bytes};
+    uint16_t half;
+    attention_store(&block, 0, 0, &number, (float[]){0}, 1, 1);
+    memcpy(&half, bytes, sizeof half);
+    return half;
+}
+
+/* Every finite FP16 becomes itself; what lies between two neighbors the nearer one, half-way the even one; what is
+ * larger than all the largest one. FP16: 5 bits of exponent, bias 15, 10 bits of mantissa. */
+static void test_rounding(void)
+{
+    bool right = true;
+    for (unsigned h = 0; h < 0x7c00; h++) {
+        int exponent = h >> 10 ? (int)(h >> 10) - 25 : -24;
+        double value = ldexp((double)((h & 1023) + (h >> 10 ? 1024 : 0)), exponent), middle = value + ldexp(0.5, exponent);
+        unsigned up = h + 1 < 0x7c00 ? h + 1 : h;
+        right = right && rounded((float)value) == h && rounded((float)-value) == (h | 0x8000);
+        right = right && rounded((float)middle) == (h & 1 ? up : h);
+        right = right && rounded(nextafterf((float)middle, 0)) == h && rounded(nextafterf((float)middle, 1e9f)) == up;
+    }
+    check(right, "rounding to FP16");
+    check(rounded(1e30f) == 0x7bff && rounded(-70000) == 0xfbff, "too large for FP16: the largest number");
+    check(rounded(INFINITY) == 0x7c00 && rounded(-INFINITY) == 0xfc00, "an infinity stays one");
+    check((rounded(NAN) & 0x7c00) == 0x7c00 && (rounded(NAN) & 0x3ff) != 0, "a NaN stays one");
+    check(rounded(1e-9f) == 0 && rounded(-1e-9f) == 0x8000, "too small for FP16: zero");
 }
 
 int main(void)
@@ -618,6 +683,7 @@ int main(void)
     test_sin_cos_table();
     test_definitions();
     test_cache_layout();
+    test_rounding();
     test_shapes();
     test_small_workspace();
     threads_stop();

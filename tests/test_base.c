@@ -3,6 +3,7 @@
 #include "base/base.h"
 
 #include <errno.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -428,19 +429,32 @@ static void test_copying(void)
     close(out);
 }
 
+/* How many temporary files are in the folder. */
+static size_t count_parts(void)
+{
+    size_t n = 0;
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d && (e = readdir(d));)
+        n += text_ends_with(e->d_name, ".part") ? 1 : 0;
+    if (d)
+        closedir(d);
+    return n;
+}
+
 /* All names appear, or none. */
 static void test_new_files(void)
 {
     char err[512] = "";
     NewFile files[2] = {{.fd = -1}, {.fd = -1}};
-    check(new_file_open(&files[0], in_folder("one"), err) == 0 && new_file_open(&files[1], in_folder("two"), err) == 0,
+    check(new_file_open(&files[0], in_folder("one"), false, err) == 0 &&
+              new_file_open(&files[1], in_folder("two"), false, err) == 0,
           "%s", err);
     check(mkdir(in_folder("two"), 0700) == 0, "a folder in the way");
     check(new_files_publish(files, 2, err) == -1 && strstr(err, "two"), "%s", err);
     check(!file_exists(in_folder("one")), "a name was given though the other could not be");
     new_file_end(&files[0]);
     new_file_end(&files[1]);
-    check(!file_exists(in_folder("one.part")) && !file_exists(in_folder("two.part")), "temporary names");
+    check(count_parts() == 0, "temporary names");
     rmdir(in_folder("two"));
 }
 
@@ -467,35 +481,109 @@ static void test_holes(void)
     close(out);
 }
 
-/* The temporary name belongs to one writer, is never followed as a link, and a file of the final name stays what it
- * was until the new one is complete. */
-static void test_temporary_names(void)
+static bool has_bytes(const char *path, const char *text)
+{
+    size_t n;
+    unsigned char *bytes = read_bytes(path, &n);
+    bool same = n == strlen(text) && memcmp(bytes, text, n) == 0;
+    free(bytes);
+    return same;
+}
+
+/* Write a new file of that text. */
+static int put_new(const char *path, const char *text, bool replace, char err[512])
+{
+    NewFile f;
+    int status = new_file_open(&f, path, replace, err);
+    if (status == 0 && (file_write_at(f.fd, text, strlen(text), 0) != 0 || new_file_finish(&f, err) != 0))
+        status = -1;
+    if (status == 0)
+        status = new_files_publish(&f, 1, err);
+    new_file_end(&f);
+    return status;
+}
+
+/* What exists is replaced only where that is asked for, and only a regular file; and not before the new one is
+ * complete. */
+static void test_replacing(void)
 {
     char err[512] = "";
-    const char *path = in_folder("new"), *part = in_folder("new.part");
-    size_t n;
+    const char *path = in_folder("new"), *link = in_folder("link");
     NewFile f, other;
     write_bytes(path, "old", 3);
-    check(new_file_open(&f, path, err) == 0 && file_write_at(f.fd, "newer", 5, 0) == 0 && file_exists(part), "%s", err);
-    check(new_file_open(&other, path, err) == -1 && strstr(err, "another process"), "a second writer: %s", err);
+    check(put_new(path, "newer", false, err) == -1 && strstr(err, "exists already") && strstr(err, "--force"), "%s", err);
+    check(new_file_open(&f, path, true, err) == 0 && new_file_open(&other, path, true, err) == 0, "%s", err);
+    check(file_write_at(f.fd, "newer", 5, 0) == 0 && new_file_finish(&f, err) == 0 && has_bytes(path, "old"), "%s", err);
+    check(file_write_at(other.fd, "newest", 6, 0) == 0 && new_file_finish(&other, err) == 0, "a second writer: %s", err);
+    check(new_files_publish(&f, 1, err) == 0 && has_bytes(path, "newer"), "%s", err);
+    check(new_files_publish(&other, 1, err) == 0 && has_bytes(path, "newest"), "%s", err);
+    new_file_end(&f);
     new_file_end(&other);
-    check(file_exists(part), "the second writer removes nothing");
-    check(new_file_finish(&f, err) == 0, "%s", err);
-    unsigned char *bytes = read_bytes(path, &n);
-    check(n == 3 && memcmp(bytes, "old", 3) == 0, "the old file is there");
-    free(bytes);
-    check(new_files_publish(&f, 1, err) == 0 && !file_exists(part), "%s", err);
+
+    unlink(path);
+    check(new_file_open(&f, path, false, err) == 0 && new_file_open(&other, path, false, err) == 0, "%s", err);
+    check(new_file_finish(&f, err) == 0 && new_file_finish(&other, err) == 0, "%s", err);
+    check(new_files_publish(&f, 1, err) == 0 && new_files_publish(&other, 1, err) == -1 && strstr(err, "exists"),
+          "the first of two writers wins: %s", err);
     new_file_end(&f);
-    bytes = read_bytes(path, &n);
-    check(n == 5 && memcmp(bytes, "newer", 5) == 0, "the new file has its name");
-    free(bytes);
-    check(symlink("new", part) == 0 && new_file_open(&f, path, err) == -1 && strstr(err, "new.part"), "%s", err);
-    new_file_end(&f);
-    bytes = read_bytes(path, &n);
-    check(n == 5, "what a link means is not written");
-    free(bytes);
-    check(new_file_open(&f, in_folder("no/such/folder"), err) == -1 && strstr(err, "No such file"), "%s", err);
-    new_file_end(&f);
+    new_file_end(&other);
+
+    check(symlink("nothing", link) == 0 && put_new(link, "x", false, err) == -1 && put_new(link, "x", true, err) == -1 &&
+              strstr(err, "not a regular file") && !file_exists(in_folder("nothing")),
+          "a link: %s", err);
+    check(put_new(folder, "x", true, err) == -1 && strstr(err, "not a regular file"), "a folder: %s", err);
+    check(put_new(in_folder("no/such/folder"), "x", false, err) == -1 && strstr(err, "no/such/folder: No such file"),
+          "%s", err);
+    check(count_parts() == 0, "temporary names");
+}
+
+/* Nothing that lies under a name like a temporary one is touched, and names may be as long as the system allows. */
+static void test_names(void)
+{
+    char err[512] = "", name[260], *part;
+    const char *other = in_folder("fresh.part");
+    write_bytes(other, "precious", 8);
+    check(put_new(in_folder("fresh"), "x", false, err) == 0 && has_bytes(other, "precious"), "%s", err);
+    unlink(other);
+    for (int length = 230; length <= 255; length++) {
+        snprintf(name, sizeof name, "%0*d", length, length);
+        memcpy(name + length - 30, "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4", 16);
+        const char *path = in_folder(name);
+        check(put_new(path, "long", false, err) == 0 && has_bytes(path, "long"), "%d bytes: %s", length, err);
+        int fd = file_open_part(path, 0600, &part);
+        check(fd >= 0 && file_is_part_of(part, path) && text_is_utf8(part, strlen(part)), "%s", part);
+        check(!file_is_part_of(part, in_folder("other")) && !file_is_part_of(path, path), "of another file");
+        close(fd);
+        unlink(part);
+        free(part);
+        char *journal = path_with_suffix(path, ".undo"), *old = path_with_suffix(path, ".undo.old");
+        check(strlen(path_name(journal)) <= 255 && text_ends_with(journal, ".undo") && strcmp(journal, old) != 0,
+              "%s", journal);
+        check(length <= 250 ? strncmp(journal, path, strlen(path)) == 0 : strchr(journal, '~') != NULL, "%s", journal);
+        name[0] = 'x';
+        char *another = path_with_suffix(in_folder(name), ".undo");
+        check(strcmp(another, journal) != 0, "two long names have two journals");
+        free(another);
+        free(journal);
+        free(old);
+    }
+    check(count_parts() == 0, "temporary names");
+}
+
+/* Words for a shell. */
+static void test_quoted(void)
+{
+    static const char *const cases[][2] = {
+        {"model.safetensors", "model.safetensors"}, {"a b", "'a b'"},          {"", "''"},
+        {"it's", "'it'\\''s'"},                     {"-x", "./-x"},            {"$HOME", "'$HOME'"},
+        {"\xe4\xb8\xad", "'\xe4\xb8\xad'"},           {"a\033[1m", "$'a\\x1b\\x5b1m'"}, {"\xff'", "$'\\xff\\x27'"},
+    };
+    char out[TEXT_QUOTED], path[300];
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        check(strcmp(text_quoted(cases[i][0], out), cases[i][1]) == 0, "%s", out);
+    memset(path, 'x', sizeof path);
+    path[299] = '\0';
+    check(strstr(text_quoted(path, out), "..."), "too long: %s", out);
 }
 
 /* ---- hashes ------------------------------------------------------------------------------------------------------ */
@@ -566,7 +654,9 @@ int main(void)
     test_copying();
     test_new_files();
     test_holes();
-    test_temporary_names();
+    test_replacing();
+    test_names();
+    test_quoted();
     test_hash();
     remove_folder();
     return report("base");

@@ -145,7 +145,7 @@ def test_piped():
     check(piped(f"/exit\n{FRANCE}\n", "-q") == (0, "", ""))
     demo = subprocess.run([RUN, "chat", "--greedy"], input=FRANCE.encode(), capture_output=True, env=environment(), cwd=WORK)
     check(demo.stdout == b"The capital of France is Paris.\n" and b"demo model" in demo.stderr, demo)
-    code, out, err = piped("a\\\nb\n/save c.json\n", "--greedy", "-q", "-n", "1")
+    code, out, err = piped("a\\\nb\n/save --force c.json\n", "--greedy", "-q", "-n", "1")
     check([q for q, a in exchanges_of("c.json")] == ["a\\", "b"], "a line is a turn, whatever it ends in")
 
 
@@ -154,14 +154,14 @@ def test_whole_conversation_anew():
     for options in (["--greedy"], ["--temperature", "1.5", "--top-p", "1", "--top-k", "0", "--repeat-penalty", "1.1", "-n", "50"]):
         questions = [FRANCE, "Tell me a story about a cat.", "给我讲一个故事。", COW, "What is 3 plus 4?"]
         seeded = [] if options == ["--greedy"] else ["--seed"]
-        code, out, err = piped("\n".join(questions) + "\n/save all.json\n", "-q", *options, *seeded, *(["5"] if seeded else []))
+        code, out, err = piped("\n".join(questions) + "\n/save --force all.json\n", "-q", *options, *seeded, *(["5"] if seeded else []))
         whole = exchanges_of("all.json")
         check(code == 0 and [q for q, a in whole] == questions, err)
         check(out == "".join(a + "\n" * (not a.endswith("\n")) for q, a in whole), "the answers are what was printed")
         for i, (question, answer) in enumerate(whole):
             save("part.json", whole[:i])
             seed = [*seeded, str(5 + i)] if seeded else []
-            code, out, err = piped(f"/load part.json\n{question}\n/save again.json\n", "-q", "--block", "7", "-t", "1", *options, *seed)
+            code, out, err = piped(f"/load part.json\n{question}\n/save --force again.json\n", "-q", "--block", "7", "-t", "1", *options, *seed)
             check(exchanges_of("again.json") == whole[:i + 1], i, exchanges_of("again.json")[-1:], whole[i])
         seed = [*seeded, "5"] if seeded else []
         first = subprocess.run([RUN, "generate", "-m", DEMO, "-q", "--chat", *options, *seed, FRANCE], capture_output=True, env=environment())
@@ -180,7 +180,7 @@ def test_system():
     check(default == "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", default)
     check(saved_system("--system", "Be brief.") == "Be brief.")
     check(saved_system("--system", "") == "")
-    code, out, err = piped("/system\n/system  Be brief. \n/system\n/save s.json\n", "-q")
+    code, out, err = piped("/system\n/system  Be brief. \n/system\n/save --force s.json\n", "-q")
     check(err == default + "\nBe brief.\n" and saved("s.json")["system"] == "Be brief.", err)
     answers = [subprocess.run([RUN, "generate", "-m", DEMO, "-q", "--chat", "--greedy", "--system", "Be brief.", COW],
                               capture_output=True, env=environment()).stdout.decode(),
@@ -189,7 +189,7 @@ def test_system():
 
 
 def saved_system(*options):
-    piped("/save system.json\n", "-q", *options)
+    piped("/save --force system.json\n", "-q", *options)
     return saved("system.json")["system"]
 
 
@@ -202,14 +202,14 @@ def test_commands():
     code, out, err = piped("/help\n", "-q")
     words = re.findall(r"^/(\w+)", err, re.M)
     check(words == "help system reset undo retry save load tokens exit".split() and code == 0 and out == "", err)
-    piped("//a/b\n///c\n/save c.json\n", "-q", "-n", "1")
+    piped("//a/b\n///c\n/save --force c.json\n", "-q", "-n", "1")
     check([q for q, a in exchanges_of("c.json")] == ["/a/b", "//c"])
-    piped(f"{FRANCE}\n{COW}\n/undo\n/save c.json\n", "-q", "--greedy")
+    piped(f"{FRANCE}\n{COW}\n/undo\n/save --force c.json\n", "-q", "--greedy")
     check(exchanges_of("c.json") == [(FRANCE, "The capital of France is Paris.")])
     code, out, err = piped(f"{FRANCE}\n/reset\n/tokens\n{COW}\n", "-q", "--greedy")
     check(out.endswith("A cow says moo.\n") and tokens_of(err)["context"][0] == tokens_of(err)["system"][0], out, err)
     story = ["--seed", "3", "--temperature", "1.5", "--top-k", "0", "--top-p", "1", "-q"]
-    code, out, err = piped("Tell me a story.\n/retry\n/save c.json\n", *story)
+    code, out, err = piped("Tell me a story.\n/retry\n/save --force c.json\n", *story)
     first, second = out.split("\n", 1)
     check(first != second.rstrip("\n") and [(q, a.rstrip("\n")) for q, a in exchanges_of("c.json")] == [("Tell me a story.", second.rstrip("\n"))], out)
     check(piped("Tell me a story.\n/retry\n", *story)[1] == out, "the same seed, the same answers")
@@ -220,11 +220,11 @@ def test_commands():
 def test_files():
     strange = 'tab\t "quote" \\ 猫 \u2028 \u0001 end'
     save("strange.json", [(strange, "yes"), ("", "")], "sys\ntem")
-    code, out, err = piped("/load strange.json\n/save copy.json\n", "-q")
+    code, out, err = piped("/load strange.json\n/save --force copy.json\n", "-q")
     check(code == 0 and saved("copy.json") == saved("strange.json"), err)
     with open(os.path.join(WORK, "other.json"), "w") as f:  # as other programs write it
         json.dump({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}, {"role": "assistant", "content": "A"}]}, f)
-    piped("/load other.json\n/save copy.json\n", "-q")
+    piped("/load other.json\n/save --force copy.json\n", "-q")
     check(saved("copy.json")["system"] == "S" and exchanges_of("copy.json") == [("U", "A")])
     before = sorted(os.listdir(WORK))
     bad = ["{", "[]", "{}", '{"messages": 1}', '{"messages": [1]}', '{"messages": [{"role": "user", "content": "x"}]}',
@@ -233,7 +233,7 @@ def test_files():
     for text in bad:
         with open(os.path.join(WORK, "bad.json"), "w") as f:
             f.write(text)
-        code, out, err = piped(f"{FRANCE}\n/load bad.json\n/save kept.json\n", "-q", "--greedy")
+        code, out, err = piped(f"{FRANCE}\n/load bad.json\n/save --force kept.json\n", "-q", "--greedy")
         check(code == 1 and err.count("\n") == 1 and "bad.json: not a saved conversation" in err, text, err)
         check(exchanges_of("kept.json") == [(FRANCE, "The capital of France is Paris.")], text)
     code, out, err = piped("/load missing.json\n/save no/where.json\n/save .\n", "-q")
@@ -243,7 +243,7 @@ def test_files():
 
 def test_context():
     questions = [f"What is {i} plus 2?" for i in range(1, 8)]
-    code, out, err = piped("\n".join(questions) + "\n/tokens\n/save c.json\n", "-q", "--greedy", "--ctx", "90")
+    code, out, err = piped("\n".join(questions) + "\n/tokens\n/save --force c.json\n", "-q", "--greedy", "--ctx", "90")
     rows = tokens_of(err)
     check(code == 0 and "full" in err and rows["context"][0] <= 90 == rows["context"][1], err)
     check(len(exchanges_of("c.json")) == 7, "the whole conversation is saved")
@@ -259,7 +259,7 @@ def test_context():
     check(code == 0 and "ends here" in err and out.endswith("The capital of France is Paris.\n"), out, err)
     check(70 <= tokens_of(err)["context"][0] <= 75, err)
     # a question that is too long: said, taken back, and on it goes
-    code, out, err = piped(f"{FRANCE}\n{'word ' * 200}\n{COW}\n/save c.json\n", "-q", "--greedy", "--ctx", "100")
+    code, out, err = piped(f"{FRANCE}\n{'word ' * 200}\n{COW}\n/save --force c.json\n", "-q", "--greedy", "--ctx", "100")
     check(code == 1 and out == "The capital of France is Paris.\nA cow says moo.\n", out)
     check(re.search(r"has \d+ tokens with the system text, but the context holds only 100", err) and "full" not in err, err)
     check(len(exchanges_of("c.json")) == 2)
@@ -612,7 +612,7 @@ def test_editing():
     t = Terminal("--greedy", "-n", "1")
     for keys, message in cases:
         t.line(keys)
-    t.line("/save edits.json")
+    t.line("/save --force edits.json")
     t.send(b"\x04")
     t.close()
     got = [q for q, a in exchanges_of("edits.json")]
@@ -627,7 +627,7 @@ def test_editing():
     t.send(b"\033")  # a lone escape does not swallow what is typed later
     t.settle(0.3)
     t.line("x")
-    t.line("/save edits.json")
+    t.line("/save --force edits.json")
     t.send(b"\x04")
     t.close()
     check([q for q, a in exchanges_of("edits.json")] == ["猫", "x"], exchanges_of("edits.json"))
@@ -641,7 +641,7 @@ def test_history():
             t.settle()
         else:
             t.line(keys)
-    t.line("/save h.json")
+    t.line("/save --force h.json")
     t.send(b"\x04")
     t.close()
     got = [q for q, a in exchanges_of("h.json")]
@@ -718,7 +718,7 @@ def test_resize():
     shows(t, ["> " + "0123456789" * 5], (0, 52), "60 columns")
     check(t.screen.text()[:2] == above, t.screen.text())
     t.line("!")
-    t.line("/save r.json")
+    t.line("/save --force r.json")
     t.send(b"\x04")
     t.close()
     check(exchanges_of("r.json")[-1][0] == "0123456789" * 5 + "!")
@@ -757,7 +757,7 @@ def test_interrupts():
         since = len(t.output)
         sent(t)
         t.expect("> ", since)
-        t.line("/save i.json")
+        t.line("/save --force i.json")
         question, answer = exchanges_of("i.json")[0]
         check(answer and answer in t.output.replace("\r\n", "\n").replace("^C", ""), "kept as far as it came", answer[:100])
         since = len(t.output)
@@ -775,7 +775,7 @@ def test_interrupts():
     t.send(b"\x03")
     t.expect("taken back", since)
     t.expect("> ", since)
-    t.line("/save i.json")
+    t.line("/save --force i.json")
     check(exchanges_of("i.json") == [])
     t.send(b"\x03")
     t.close(130)
@@ -846,7 +846,7 @@ def test_stopping():
     t.until(lambda: t.raw_mode() and "> " in t.output[since:], "raw and painted again after SIGSTOP")
     t.settle()  # or else line() would take that painting for its own prompt
     t.line("X")
-    t.line("/save z.json")
+    t.line("/save --force z.json")
     t.send(b"\x04")
     t.close()
     check(exchanges_of("z.json")[0][0] == "aXb\ncd", exchanges_of("z.json"))
@@ -873,7 +873,7 @@ def test_dumb():
         t.send("one\\\n")
         t.expect("... ")
         t.line("two", "\n")
-        t.line("/save d.json", "\n")
+        t.line("/save --force d.json", "\n")
         check([q for q, a in exchanges_of("d.json")] == [FRANCE, "one\ntwo"])
         t.send(b"\x04")
         check("\033" not in t.close(), "no escape sequences")

@@ -638,7 +638,7 @@ static void test_cut(void)
         check(truncate(path, size - gone) == 0, "%s", path);
         check(checkpoint_check_sizes(&mapped, err) == -1 && strstr(err, "cut.safetensors had"), "%s", err);
         check(checkpoint_check_sizes(&in_memory, err) == 0, "what was read into memory stays: %s", err);
-        check(split_merge(&mapped, at("copy.safetensors"), NULL, NULL, err) == -1 && strstr(err, "became shorter"),
+        check(split_merge(&mapped, at("copy.safetensors"), false, NULL, NULL, err) == -1 && strstr(err, "became shorter"),
               "%d bytes are gone: %s", gone, err);
         check(access(at("copy.safetensors"), F_OK) != 0, "a copy with zeros for what is gone");
     }

@@ -86,6 +86,26 @@ static bool is_file(const char *name, Bytes b)
     return same;
 }
 
+static int is_part(const struct dirent *e)
+{
+    size_t n = strlen(e->d_name);
+    return n > 5 && strcmp(e->d_name + n - 5, ".part") == 0;
+}
+
+static void remove_parts(void)
+{
+    struct dirent **list;
+    int n = scandir(folder, &list, is_part, NULL);
+    for (int i = 0; i < n; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", folder, list[i]->d_name);
+        unlink(path);
+        free(list[i]);
+    }
+    if (n >= 0)
+        free(list);
+}
+
 /* Does a name in the folder end like that? */
 static bool has_name(const char *where, const char *end)
 {
@@ -180,9 +200,10 @@ typedef struct {
 static void set_up(const Step *s)
 {
     char name[128], path[256];
+    remove_parts();
     for (size_t i = 0; i < s->n; i++) {
-        static const char *const suffixes[] = {".undo", ".undo.part", ".undo.old"};
-        for (int k = 0; k < 3; k++) {
+        static const char *const suffixes[] = {".undo", ".undo.old"};
+        for (int k = 0; k < 2; k++) {
             snprintf(name, sizeof name, "%s%s", s->files[i], suffixes[k]);
             path_in(path, name);
             unlink(path);
@@ -202,37 +223,48 @@ static bool all_are(const Step *s, const Bytes files[MOST_FILES])
     return true;
 }
 
-static bool any_pending(const Step *s)
+static bool is_pending(const char *file, char sentence[512])
 {
-    bool pending = false;
-    for (size_t i = 0; i < s->n; i++) {
-        char path[256], sentence[512];
-        path_in(path, s->files[i]);
-        pending = pending || edit_pending(path, sentence);
-    }
+    char path[256], err[512];
+    Checkpoint c;
+    path_in(path, file);
+    if (checkpoint_open(&c, path, false, err) != 0)
+        return false;
+    bool pending = edit_pending(&c, sentence);
+    checkpoint_close(&c);
     return pending;
 }
 
-/* Run --undo without faults. */
-static int undo(const Step *s, char err[512])
+/* Whether an interrupted edit is told when one of the files is named, with the sentence that tells it. Which file is
+ * asked first differs from run to run. */
+static bool any_pending(const Step *s, char sentence[512])
 {
-    char path[256];
-    size_t files;
-    Checkpoint c;
-    path_in(path, s->model);
-    if (checkpoint_open(&c, path, false, err) != 0)
-        return -1;
-    int status = edit_undo(&c, &files, err);
-    checkpoint_close(&c);
+    for (size_t i = 0; i < s->n; i++)
+        if (is_pending(s->files[(runs + i) % s->n], sentence))
+            return true;
+    return is_pending(s->model, sentence);
+}
+
+/* Run --undo without faults: as the sentence says, or without one for one of the files. Return its exit code. */
+static int undo(const Step *s, const char *sentence)
+{
+    char command[600], path[256];
+    const char *begin = sentence ? strstr(sentence, "`run ") : NULL, *end = begin ? strchr(begin + 1, '`') : NULL;
+    path_in(path, s->files[runs % s->n]);
+    if (end)
+        snprintf(command, sizeof command, "%.*s", (int)(end - begin - 5), begin + 5);
+    else
+        snprintf(command, sizeof command, "edit %s --undo", path);
     undone++;
-    return status;
+    return sentence && !end ? -1 : run(command, "", "0", 0);
 }
 
 /* Look at what the step has left. Return NULL, or what is wrong. code is -1 if the process was killed. */
 static const char *judge(const Step *s, int code, const Bytes earlier[MOST_FILES])
 {
-    static char err[512];
-    bool pending = any_pending(s);
+    char sentence[512];
+    bool pending = any_pending(s, sentence);
+    const char *advice = pending ? sentence : NULL;
     if (code == 0 && (pending || !all_are(s, s->after)))
         return "it says success, and it was none";
     if (code > 0 && !s->is_undo && !pending && !all_are(s, s->before))
@@ -243,17 +275,17 @@ static const char *judge(const Step *s, int code, const Bytes earlier[MOST_FILES
         return "neither old nor new, and no journal says so";
     bool new = !pending && all_are(s, s->after);
     if (s->is_undo) {
-        if (pending && (undo(s, err) != 0 || !all_are(s, s->after)))
+        if (pending && (undo(s, advice) != 0 || !all_are(s, s->after)))
             return "undo could not be repeated";
-        if (!pending && !new && (undo(s, err) != 0 || !all_are(s, s->after)))
+        if (!pending && !new && (undo(s, NULL) != 0 || !all_are(s, s->after)))
             return "the edit cannot be undone any more";
         return NULL;
     }
-    if ((pending || new) && (undo(s, err) != 0 || !all_are(s, s->before)))
+    if ((pending || new) && (undo(s, advice) != 0 || !all_are(s, s->before)))
         return pending ? "the journal does not bring the old bytes back" : "the edit cannot be undone";
-    if (any_pending(s))
+    if (any_pending(s, sentence))
         return "an interrupted edit, after undo";
-    if (earlier && !new && (undo(s, err) != 0 || !all_are(s, earlier)))
+    if (earlier && !new && (undo(s, NULL) != 0 || !all_are(s, earlier)))
         return "the edit before cannot be undone any more";
     return NULL;
 }
@@ -475,11 +507,10 @@ static const char *judge_writing(const Writing *w, int code, Bytes source, int s
 static void test_writing(const Writing *w, int success)
 {
     size_t wrong = 0, before = runs;
-    char path[256], part[300], count[256];
+    char path[256], count[256];
     Bytes source = read_file(w->source);
     path_in(path, w->result);
     path_in(count, "count");
-    snprintf(part, sizeof part, "%s.part", path);
     remove_all(path);
     check(run(w->command, "count", "0", 0) == success, "run %s", w->command);
     Bytes b = read_file("count");
@@ -489,7 +520,7 @@ static void test_writing(const Writing *w, int success)
     for (size_t f = 0; f < FAULTS; f++) {
         for (long at = 1 + (long)f % stride; at <= calls; at += stride) {
             remove_all(path);
-            unlink(part);
+            remove_parts();
             int code = run(w->command, faults[f].kind, faults[f].power, at);
             const char *problem = judge_writing(w, code, source, success);
             wrong += problem != NULL;
@@ -502,7 +533,7 @@ static void test_writing(const Writing *w, int success)
         }
     }
     remove_all(path);
-    unlink(part);
+    remove_parts();
     check(wrong == 0, "%s: %zu of %zu runs lost something", w->what, wrong, runs - before);
     printf("%-28s %2ld calls, %4zu runs\n", w->what, calls, runs - before);
     free(source.bytes);
@@ -523,7 +554,7 @@ static bool build_library(void)
 int main(void)
 {
     static const Writing split = {"split",
-                                  "split base.safetensors out --max-shard-size 4096",
+                                  "split base.safetensors out --max-shard-size 4096B",
                                   "base.safetensors",
                                   "base.safetensors",
                                   "out",
@@ -563,7 +594,7 @@ int main(void)
         test_patches();
         test_writing(&patch, 1);
         test_writing(&split, 0);
-        check(run("split base.safetensors parts --max-shard-size 4096", "", "0", 0) == 0, "split");
+        check(run("split base.safetensors parts --max-shard-size 4096B", "", "0", 0) == 0, "split");
         test_writing(&merge, 0);
         printf("%zu runs, %zu times undone\n", runs, undone);
     }

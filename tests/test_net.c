@@ -182,7 +182,7 @@ static void logits_of(Demo *d, const int *ids, size_t n, size_t block, float *lo
     RunState s;
     char err[512];
     const float *out = NULL;
-    if (run_state_init(&s, &d->model.config, 512, block, false, err) || run_state_reserve(&s, n, err)) {
+    if (run_state_init(&s, &d->model.config, KV_F32, 512, block, 1, err) || kv_cache_reserve(&s.cache, n, err)) {
         printf("%s\n", err);
         exit(1);
     }
@@ -236,8 +236,8 @@ static void test_golden(Demo *d, const char *name)
     check(worst < 1e-4 * spread(reference, vocab), "%s: off by %g", name, worst);
 
     RunState s;
-    check(run_state_init(&s, &d->model.config, 512, 512, false, err) == 0 &&
-              run_state_reserve(&s, n + n_greedy, err) == 0,
+    check(run_state_init(&s, &d->model.config, KV_F32, 512, 512, 1, err) == 0 &&
+              kv_cache_reserve(&s.cache, n + n_greedy, err) == 0,
           "%s", err);
     const float *out = forward(&d->model, &s, ids, (int)n);
     check(n_greedy == 64, "%zu greedy ids", n_greedy);
@@ -302,13 +302,13 @@ static void test_rewind(Demo *d)
     logits_of(d, b, 4, 512, fresh);
     RunState s;
     char err[512];
-    check(run_state_init(&s, &d->model.config, 512, 512, false, err) == 0 && run_state_reserve(&s, 16, err) == 0, "%s",
+    check(run_state_init(&s, &d->model.config, KV_F32, 512, 512, 1, err) == 0 && kv_cache_reserve(&s.cache, 16, err) == 0, "%s",
           err);
     forward(&d->model, &s, a, 5);
-    run_state_rewind(&s, 2);
-    check(s.pos == 2, "at %zu", s.pos);
+    kv_cache_rewind(&s.cache, 2);
+    check(s.cache.pos == 2, "at %zu", s.cache.pos);
     check(memcmp(forward(&d->model, &s, b + 2, 2), fresh, vocab * sizeof *fresh) == 0, "logits after rewinding");
-    check(run_state_reserve(&s, 513, err) == -1 && strstr(err, "513 positions do not fit the context of 512"), "%s",
+    check(kv_cache_reserve(&s.cache, 513 - s.cache.pos, err) == -1 && strstr(err, "513 positions do not fit the context of 512"), "%s",
           err);
     run_state_free(&s);
     free(fresh);

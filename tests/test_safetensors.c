@@ -287,6 +287,31 @@ static void test_largest_header(void)
     unlink(path);
 }
 
+/* What is missing at the end is told apart from everything else that is wrong with a file. */
+static void test_truncated(void)
+{
+    static const char header[] = "{" ENTRY("a", "U8", "[4]", "[0,4]") "}";
+    static const struct {
+        size_t announced, bytes; /* of the header; of the data */
+        bool truncated;
+    } cases[] = {
+        {sizeof header - 1, 4, false},
+        {sizeof header - 1, 3, true},
+        {sizeof header - 1, 5, false},
+        {sizeof header + 8, 4, true}, /* the header itself is cut short */
+        {SAFETENSORS_MAX_HEADER + 1, 4, false},
+    };
+    SafetensorsFile st = {0};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        write_parts(path, header, sizeof header - 1, cases[i].announced, NULL, cases[i].bytes);
+        bool opened = safetensors_open(path, &st) == 0;
+        check(opened == (i == 0) && st.truncated == cases[i].truncated, "case %zu: %s", i, st.error);
+        safetensors_close(&st);
+        check(safetensors_open("/nonexistent", &st) != 0 && !st.truncated, "a file that does not exist is not cut");
+    }
+    unlink(path);
+}
+
 /* ---- files that are none ---- */
 
 static void test_other_files(void)
@@ -379,6 +404,8 @@ static void test_order(void)
                 check(safetensors_find_n(&st, t->name, t->name_length, &found) == 0 && found.name == t->name,
                       "%s: tensor %zu is found", header, i);
             }
+            SafetensorsTensor none;
+            check(safetensors_find(&st, "", &none) != 0, "%s: no tensor has an empty name", header);
             safetensors_close(&st);
         }
 }
@@ -806,6 +833,7 @@ int main(void)
     test_depth();
     test_lengths();
     test_largest_header();
+    test_truncated();
     test_other_files();
     test_names();
     test_order();

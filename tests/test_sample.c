@@ -451,7 +451,7 @@ static void script_open(Script *p, const int *ids, size_t n, size_t vocab, size_
     w->gate = &p->square[4], w->up = &p->square[5], w->down = &p->square[6];
     w->embedding = (Matrix){p->embedding, WEIGHT_F32, vocab, SCRIPT};
     w->head = (Matrix){p->head, WEIGHT_F32, vocab, SCRIPT};
-    check(run_state_init(&p->state, &p->model.config, ctx, block, false, err) == 0, "%s", err);
+    check(run_state_init(&p->state, &p->model.config, KV_F32, ctx, block, 1, err) == 0, "%s", err);
     check(sampler_init(&p->sampler, &greedy, vocab, vocab, err) == 0, "%s", err);
 }
 
@@ -560,7 +560,7 @@ static void test_scripts(const Tokenizer *t)
         check(g.text.length == strlen(text) && strcmp(text, scripts[k].text) == 0, "script %zu: text %s", k, text);
         check(g.ids.count == scripts[k].count, "script %zu: %zu tokens", k, g.ids.count);
         check(!memcmp(g.ids.items, ids + 1, g.ids.count * sizeof *ids), "script %zu: other tokens", k);
-        check(p.state.pos == g.ids.count, "script %zu: the cache holds all but the last one: %zu", k, p.state.pos);
+        check(p.state.cache.pos == g.ids.count, "script %zu: the cache holds all but the last one: %zu", k, p.state.cache.pos);
         generated_free(&g);
         script_close(&p);
     }
@@ -602,7 +602,7 @@ static void test_limits(void)
     script_open(&p, digits, 10, 20, 5, 8);
 
     check(answer(&p, digits, 1, &o, &g, err) == 0 && g.reason == FINISH_CONTEXT, "%s", err);
-    check(g.ids.count == 5 && p.state.pos == 5, "a full context: %zu tokens", g.ids.count);
+    check(g.ids.count == 5 && p.state.cache.pos == 5, "a full context: %zu tokens", g.ids.count);
     check(!memcmp(g.ids.items, digits + 1, 5 * sizeof *digits), "the tokens of a full context");
     check(!g.text.bytes && g.prompt_seconds > 0 && g.seconds > 0, "no text without a tokenizer");
     generated_free(&g);
@@ -610,16 +610,16 @@ static void test_limits(void)
     /* what is in the cache is not fed again, but if all of the prompt is, its last token is */
     o.max_tokens = 2;
     o.on_prefill = count_calls;
-    run_state_rewind(&p.state, 2);
+    kv_cache_rewind(&p.state.cache, 2);
     check(answer(&p, digits, 2, &o, &g, err) == 0 && g.reason == FINISH_LENGTH, "%s", err);
     check(g.ids.count == 2 && g.ids.items[0] == 4, "from the cache: %zu tokens", g.ids.count);
-    check(p.state.pos == 3 && calls == 1, "one block fed, then one token: at %zu", p.state.pos);
+    check(p.state.cache.pos == 3 && calls == 1, "one block fed, then one token: at %zu", p.state.cache.pos);
     generated_free(&g);
 
-    run_state_rewind(&p.state, 0);
+    kv_cache_rewind(&p.state.cache, 0);
     o.max_tokens = 0;
     check(answer(&p, digits, 5, &o, &g, err) == 0 && g.reason == FINISH_LENGTH, "%s", err);
-    check(g.ids.count == 0 && p.state.pos == 5, "no tokens wanted: %zu", g.ids.count);
+    check(g.ids.count == 0 && p.state.cache.pos == 5, "no tokens wanted: %zu", g.ids.count);
     generated_free(&g);
 
     check(answer(&p, digits, 0, &o, &g, err) == -1 && !strcmp(err, "the prompt has no tokens"), "%s", err);
@@ -630,7 +630,7 @@ static void test_limits(void)
     check(answer(&p, (int[]){-1}, 1, &o, &g, err) == -1, "a negative id");
 
     p.head[7 * SCRIPT] = NAN;
-    run_state_rewind(&p.state, 0);
+    kv_cache_rewind(&p.state.cache, 0);
     o.max_tokens = 3;
     check(answer(&p, digits, 1, &o, &g, err) == -1 && !strcmp(err, "the logit of token 7 is not a number"), "%s", err);
     generated_free(&g);
@@ -647,13 +647,13 @@ static void test_interrupts(void)
     script_open(&p, digits, 10, 20, 100, 4);
     flag = calls = 0;
     check(answer(&p, digits, 10, &o, &g, err) == 0 && g.reason == FINISH_INTERRUPTED && g.ids.count == 0, "%s", err);
-    check(p.state.pos == 4 && calls == 1, "stopped after a block of the prompt, at %zu", p.state.pos);
+    check(p.state.cache.pos == 4 && calls == 1, "stopped after a block of the prompt, at %zu", p.state.cache.pos);
     generated_free(&g);
 
     /* the flag is raised after the only block: one token is chosen */
     total = 2;
     flag = 0;
-    run_state_rewind(&p.state, 0);
+    kv_cache_rewind(&p.state.cache, 0);
     check(answer(&p, digits, 2, &o, &g, err) == 0 && g.reason == FINISH_INTERRUPTED && g.ids.count == 1, "%s", err);
     generated_free(&g);
 
@@ -672,7 +672,7 @@ static void test_all_logits(void)
     GenerateOptions o = {.max_tokens = 2};
     script_open(&p, digits, 5, 20, 100, 8);
     run_state_free(&p.state);
-    check(run_state_init(&p.state, &p.model.config, 100, 8, true, err) == 0, "%s", err);
+    check(run_state_init(&p.state, &p.model.config, KV_F32, 100, 8, 8, err) == 0, "%s", err);
     check(answer(&p, digits, 3, &o, &g, err) == 0 && g.ids.count == 2, "%s", err);
     check(!memcmp(g.ids.items, digits + 3, 2 * sizeof *digits), "the tokens after the prompt");
     generated_free(&g);
@@ -721,7 +721,7 @@ static Generated demo_generate(Demo *d, const SampleOptions *options, const int 
     Generated g;
     GenerateOptions o = {.max_tokens = max_tokens, .ignore_eos = true};
     size_t vocab = d->model.config.vocab_size;
-    if (run_state_init(&s, &d->model.config, 512, block, false, err) ||
+    if (run_state_init(&s, &d->model.config, KV_F32, 512, block, 1, err) ||
         sampler_init(&sampler, options, vocab, vocab, err) ||
         generate(&d->model, &s, &sampler, d->tokenizer, prompt, n, &o, &g, err)) {
         printf("%s\n", err);

@@ -66,7 +66,7 @@ static void test_split(void)
         snprintf(split, sizeof split, "split%zu", i);
         snprintf(merged, sizeof merged, "merged%zu", i);
         const char *to = in_folder(split), *back = in_folder(merged);
-        check(split_model(&c, to, cases[i].most, NULL, NULL, &shards, err) == 0, "%s", err);
+        check(split_model(&c, to, cases[i].most, false, NULL, NULL, &shards, err) == 0, "%s", err);
         check(shards == cases[i].shards, "%zu shards of at most %" PRIu64, shards, cases[i].most);
         Checkpoint parts;
         open_model(&parts, to);
@@ -77,21 +77,21 @@ static void test_split(void)
             check(index && strstr(index, "\"total_size\": 43"), "total_size");
             free(index);
         }
-        check(split_merge(&parts, back, NULL, NULL, err) == 0, "%s", err);
+        check(split_merge(&parts, back, false, NULL, NULL, err) == 0, "%s", err);
         Checkpoint one;
         open_model(&one, back);
         check_same_tensors(&c, &one);
         checkpoint_close(&one);
-        check(split_model(&c, to, cases[i].most, NULL, NULL, &shards, err) != 0 && strstr(err, "exists"), "%s", err);
-        check(split_merge(&parts, back, NULL, NULL, err) != 0 && strstr(err, "exists"), "%s", err);
+        check(split_model(&c, to, cases[i].most, false, NULL, NULL, &shards, err) != 0 && strstr(err, "exists"), "%s", err);
+        check(split_merge(&parts, back, false, NULL, NULL, err) != 0 && strstr(err, "exists"), "%s", err);
         checkpoint_close(&parts);
     }
     const char *hard = in_folder("hard.safetensors"), *soft = in_folder("soft.safetensors");
     check(link(path, hard) == 0 && symlink(path, soft) == 0, "links");
-    check(split_merge(&c, path, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
-    check(split_merge(&c, hard, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
-    check(split_merge(&c, soft, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
-    check(split_merge(&c, in_folder("no/such/folder"), NULL, NULL, err) != 0, "a folder that is not there");
+    check(split_merge(&c, path, false, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
+    check(split_merge(&c, hard, false, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
+    check(split_merge(&c, soft, false, NULL, NULL, err) != 0 && strstr(err, "same file"), "%s", err);
+    check(split_merge(&c, in_folder("no/such/folder"), false, NULL, NULL, err) != 0, "a folder that is not there");
     checkpoint_close(&c);
     write_mixed(in_folder("again.safetensors"));
     check(same_bytes(path, in_folder("again.safetensors")), "the input is as it was");

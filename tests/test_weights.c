@@ -443,6 +443,33 @@ static void test_release(bool whole_pages)
     free(header);
 }
 
+/* A FileProgress for modes that make a copy, which read the tensors in the file's order. context: the file, whose list
+ * of tensors is in that order. */
+static int note_order(void *context, uint64_t bytes)
+{
+    const SafetensorsFile *st = context;
+    check(progress_calls < st->n_tensors && st->tensors[progress_calls].length == bytes,
+          "the file is read in order: %llu bytes as number %llu", (unsigned long long)bytes,
+          (unsigned long long)progress_calls);
+    progress_calls++;
+    return 0;
+}
+
+static void test_order_of_reading(void)
+{
+    for (int mode = MODE_Q8; mode <= MODE_Q4; mode++) {
+        SafetensorsFile st = {.progress = note_order, .progress_context = &st};
+        TransformerWeights w = {.mode = (WeightMode)mode};
+        Config config = config_of(false);
+        progress_calls = 0;
+        write_weights(path, &(Making){.dtypes = {"BF16", NULL}});
+        check(safetensors_open(path, &st) == 0 && load_weights(&st, &config, &w) == 0, "%s", st.error);
+        check(progress_calls == COUNT, "%llu tensors are read", (unsigned long long)progress_calls);
+        weights_free(&w);
+        safetensors_close(&st);
+    }
+}
+
 static void test_loading_progress(void)
 {
     for (int mode = MODE_F32; mode <= MODE_Q4; mode++) {
@@ -613,6 +640,7 @@ int main(void)
     test_release(false);
     test_release(true);
     test_loading_progress();
+    test_order_of_reading();
     test_shards();
     test_refused_weights();
     test_refused_without_shapes();

@@ -37,7 +37,7 @@ seq -s, 1 2000 >ids
 run logits -m slow --ids "$(cat ids)" --all --out all.f32 --block 1 -q &
 pid=$!
 n=0
-while [ ! -e all.f32.part ] && [ $n -lt 200 ]; do sleep 0.02; n=$((n + 1)); done
+while ! ls all.f32.*.part >/dev/null 2>&1 && [ $n -lt 200 ]; do sleep 0.02; n=$((n + 1)); done
 kill -INT $pid
 wait $pid
 echo "exit $?"

@@ -6,6 +6,7 @@ run logits "Once upon a" -q --all --out - | cmp - l.f32
 wc -c <l.f32 | tr -d ' '
 ln -s l.f32 link
 run logits "Once" -q --all --out link
+run logits "Once" -q --all --out link --force
 ls -F | tr '\n' ' '
 wc -c <l.f32 | tr -d ' '
 run logits "Once" -q --all --out no/such/folder

@@ -1,6 +1,6 @@
 # logits don't depend on the weight mode, threads, block, mapping or kernels
 ids=$(seq -s, 3 60)
-logits() { run logits --ids "$ids" --all --out "$@" -q; }
+logits() { run logits --ids "$ids" --all --force --out "$@" -q; }
 logits want -t 1 --block 1
 i=0
 for how in "-t 2" "-t 5 --block 7" "-w bf16" "-w bf16 -t 1 --block 3" "--no-mmap" "-w bf16 --no-mmap -t 2"; do
