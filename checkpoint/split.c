@@ -233,9 +233,9 @@ static int write_shards(Split *s, char err[512])
 static int check_folder(const Split *s, const char *index, const char *single, char err[512])
 {
     const char *other = s->n_shards == 1 ? index : single;
-    if (file_exists(other))
-        return fail(err, "%s exists already: the folder would hold two models", other);
-    return writer_check_target(index, s->checkpoint, err);
+    if (writer_check_target(single, s->checkpoint, err) != 0)
+        return -1;
+    return file_exists(other) ? fail(err, "%s exists already: the folder would hold two models", other) : 0;
 }
 
 static int write_files(Split *s, const char *index, const char *single, char err[512])

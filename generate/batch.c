@@ -76,7 +76,7 @@ static bool decodes(const Generation *g)
  * its logits, and must not come after the last one that is wanted. */
 static size_t most_proposals(const Generation *g, const RunState *s, size_t decoding)
 {
-    size_t left = g->options->max_tokens - g->out.ids.count, context = g->cache->ctx - g->cache->pos;
+    size_t left = g->options->max_tokens - g->out->ids.count, context = g->cache->ctx - g->cache->pos;
     size_t rows = MIN(s->block, s->most_logits) / decoding;
     size_t most = MIN(MIN(left, context), MIN(rows, DRAFT_MOST + 1));
     return MAX(most, 1) - 1;
@@ -157,7 +157,7 @@ static int propose(Drafter *d, const RunState *s, Generation *const *sequences, 
         Generation *g = sequences[i];
         if (!decodes(g))
             continue;
-        wanted[i] = draft_length(&d->pace, &g->draft, decoding, most_proposals(g, s, decoding));
+        wanted[i] = draft_length(d, &g->draft, decoding, most_proposals(g, s, decoding));
         if (!d->model && draft_look_up(&g->draft, &g->tokens, wanted[i]) != 0)
             status = fail(err, "out of memory to look up %zu tokens", g->tokens.count);
     }

@@ -101,10 +101,13 @@ static double step_seconds(const Pace *p, size_t n)
     return p->step[n];
 }
 
-size_t draft_length(const Pace *p, const Draft *d, size_t sequences, size_t limit)
+size_t draft_length(const Drafter *drafter, const Draft *d, size_t sequences, size_t limit)
 {
+    const Pace *p = &drafter->pace;
     double best = 0, tokens = 1, likely = 1;
     size_t length = 0, most = MIN(d->most, limit);
+    if (drafter->fixed)
+        return MIN(drafter->fixed, limit);
     for (size_t k = 0; k <= most; k++) {
         /* of k proposals, 1 + right + right^2 ... right^k tokens are expected to come out */
         double seconds = step_seconds(p, sequences * (k + 1)) + (double)k * p->draft;

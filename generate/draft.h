@@ -25,6 +25,7 @@ typedef struct {
     /* model is the main model with quantized weights: it reads the main model's keys and values, and leaves its own
      * only where these are going to be overwritten. Otherwise each sequence has a second cache for it. */
     bool same_cache;
+    size_t fixed; /* tokens to propose, whatever they cost; 0: as many as are worth their time */
     Pace pace;
 } Drafter;
 
@@ -50,7 +51,7 @@ void draft_free(Draft *d);
 int draft_look_up(Draft *d, const IdList *tokens, size_t most);
 
 /* How many proposals, up to `limit`, make the most tokens per second, when `sequences` of them share a step. */
-size_t draft_length(const Pace *p, const Draft *d, size_t sequences, size_t limit);
+size_t draft_length(const Drafter *drafter, const Draft *d, size_t sequences, size_t limit);
 /* Note that a step of that many tokens took so long; a token of the draft model. */
 void draft_measured(Pace *p, size_t tokens, double seconds);
 void draft_measured_model(Pace *p, double seconds);

@@ -6,14 +6,13 @@ int generate(Model *m, RunState *s, Sampler *sampler, const Tokenizer *t, const 
              const GenerateOptions *o, Generated *out, char err[512])
 {
     Generation g, *running[] = {&g};
-    int status = generation_start(&g, m, &s->cache, sampler, t, prompt, n_prompt, o, err);
+    int status = generation_start(&g, m, &s->cache, sampler, t, prompt, n_prompt, o, out, err);
     while (status == 0 && generation_goes_on(&g))
         status = batch_step(m, s, running, 1, o->drafter, err);
     if (status == 0)
         generation_finish(&g);
     if (g.failed)
         status = fail(err, "%s", g.err);
-    *out = g.out;
     generation_free(&g);
     return status;
 }

@@ -26,7 +26,7 @@ void generated_free(Generated *g)
 /* Pass on the bytes up to `end`. Returns 1 if the receiver wants no more. */
 static int send_text(Generation *g, size_t end)
 {
-    Text *text = &g->out.text;
+    Text *text = &g->out->text;
     size_t before = text->length;
     if (end <= g->sent)
         return 0;
@@ -51,7 +51,7 @@ static int add_text(Generation *g, int id)
     size_t stop = stops_read(&g->stops, piece, length, before);
     if (stop != SIZE_MAX) {
         g->joined.length = stop;
-        g->out.reason = FINISH_STOP;
+        g->out->reason = FINISH_STOP;
         return 1;
     }
     size_t certain = g->joined.length - stops_begun(&g->stops);
@@ -59,17 +59,23 @@ static int add_text(Generation *g, int id)
         return 0;
     int status = send_text(g, g->sent + text_complete_prefix(g->joined.bytes + g->sent, certain - g->sent));
     if (status > 0)
-        g->out.reason = FINISH_INTERRUPTED;
+        g->out->reason = FINISH_INTERRUPTED;
     return status;
 }
 
 /* ---- from prompt to answer --------------------------------------------------------------------------------------- */
 
 int generation_start(Generation *g, const Model *m, KvCache *cache, Sampler *sampler, const Tokenizer *t,
-                     const int *prompt, size_t n_prompt, const GenerateOptions *o, char err[512])
+                     const int *prompt, size_t n_prompt, const GenerateOptions *o, Generated *out, char err[512])
 {
-    *g = (Generation){
-        .options = o, .tokenizer = t, .sampler = sampler, .cache = cache, .n_prompt = n_prompt, .start = clock_seconds()};
+    *g = (Generation){.options = o,
+                      .tokenizer = t,
+                      .sampler = sampler,
+                      .cache = cache,
+                      .n_prompt = n_prompt,
+                      .start = clock_seconds(),
+                      .out = out};
+    *out = (Generated){0};
     if (n_prompt == 0)
         return fail(err, "the prompt has no tokens");
     if (n_prompt > cache->ctx)
@@ -101,7 +107,7 @@ void generation_free(Generation *g)
 static void end(Generation *g, FinishReason reason)
 {
     g->ended = true;
-    g->out.reason = reason;
+    g->out->reason = reason;
 }
 
 bool generation_goes_on(Generation *g)
@@ -134,7 +140,7 @@ static bool is_end(const GenerateOptions *o, int id)
 /* Choose a token and add it to the answer. Returns 1, with the reason set, if it is the last one. */
 static int choose_token(Generation *g, float *logits)
 {
-    Generated *out = &g->out;
+    Generated *out = g->out;
     int id = sampler_next(g->sampler, logits, g->err);
     if (id < 0)
         return -1;
@@ -161,8 +167,8 @@ static int choose_tokens(Generation *g, float *logits, size_t vocab)
     int status = choose_token(g, logits);
     while (status == 0 && right < d->n && g->tokens.items[g->tokens.count - 1] == d->proposal[right])
         status = choose_token(g, logits + ++right * vocab);
-    g->out.proposed += d->n;
-    g->out.accepted += right;
+    g->out->proposed += d->n;
+    g->out->accepted += right;
     draft_learn(d, right);
     return status;
 }
@@ -170,7 +176,7 @@ static int choose_tokens(Generation *g, float *logits, size_t vocab)
 void generation_take(Generation *g, const Piece *piece, size_t vocab)
 {
     const GenerateOptions *o = g->options;
-    bool first = g->out.ids.count == 0;
+    bool first = g->out->ids.count == 0;
     if (first && o->on_prefill)
         o->on_prefill(o->context, g->cache->pos - g->begin, g->n_prompt - g->begin);
     if (piece->n_logits == 0)
@@ -178,24 +184,26 @@ void generation_take(Generation *g, const Piece *piece, size_t vocab)
     if (first)
         g->first = clock_seconds();
     else
-        g->out.steps++;
+        g->out->steps++;
     if (first && o->max_tokens == 0) {
         end(g, FINISH_LENGTH);
         return;
     }
     int status = choose_tokens(g, piece->logits, vocab);
+    g->ended = status != 0;
+    g->failed = status < 0;
+    if (g->failed)
+        return;
     /* forget what was fed of proposals that were wrong */
     kv_cache_rewind(g->cache, g->tokens.count - 1);
     kv_cache_rewind(&g->draft.cache, g->tokens.count - 1);
-    g->ended = status != 0;
-    g->failed = status < 0;
 }
 
 void generation_finish(Generation *g)
 {
     double now = clock_seconds();
-    g->out.prompt_seconds = (g->first > 0 ? g->first : now) - g->start;
-    g->out.seconds = g->first > 0 ? now - g->first : 0;
+    g->out->prompt_seconds = (g->first > 0 ? g->first : now) - g->start;
+    g->out->seconds = g->first > 0 ? now - g->first : 0;
     if (!g->failed && send_text(g, g->joined.length) < 0)
         g->failed = true;
 }

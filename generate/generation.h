@@ -61,17 +61,17 @@ typedef struct {
     Text joined; /* the bytes of the answer's tokens */
     size_t sent; /* how many of the bytes were passed on */
     double start, first; /* when it started, and when the first token was chosen */
-    bool ended;          /* out.reason says why, unless it failed */
+    bool ended;          /* out->reason says why, unless it failed */
     bool failed;         /* err says why */
-    Generated out;
+    Generated *out;      /* of the caller */
     char err[512];
 } Generation;
 
-/* Start from a prompt, of which `cache` may hold a beginning already. The sampler, the cache, the options and what they
- * point to must outlive g. -1 and a sentence on failure; generation_free() in any case. */
+/* Start from a prompt, of which `cache` may hold a beginning already. What is given must outlive g; *out grows as tokens
+ * are chosen. -1 and a sentence on failure; generation_free() and generated_free() in any case. */
 int generation_start(Generation *g, const Model *m, KvCache *cache, Sampler *sampler, const Tokenizer *t,
-                     const int *prompt, size_t n_prompt, const GenerateOptions *o, char err[512]);
-void generation_free(Generation *g); /* all but g->out */
+                     const int *prompt, size_t n_prompt, const GenerateOptions *o, Generated *out, char err[512]);
+void generation_free(Generation *g);
 
 /* Whether another step is wanted. If the answer was interrupted, its time is over or the context is full, it ends
  * here. */

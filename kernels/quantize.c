@@ -13,6 +13,7 @@
  */
 #include "kernels/quantize.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -33,6 +34,12 @@ static float largest_weight(const float w[GROUP])
     return m[0];
 }
 
+/* A scale in FP16; of what is too large, infinite or a NaN the largest. */
+static uint16_t scale_to_f16(float scale)
+{
+    return f32_to_f16(from_bits(magnitude_bits(scale)) < F16_MAX ? scale : copysignf(F16_MAX, scale));
+}
+
 /* 1 / scale, or 0 if the scale is zero: all weights of the group then count as zero. */
 static float inverse_scale(uint16_t half)
 {
@@ -43,7 +50,7 @@ static float inverse_scale(uint16_t half)
 /* Writes integers + 128 and returns the scale as FP16. */
 static uint16_t quantize_q8(uint8_t q[GROUP], const float w[GROUP])
 {
-    uint16_t half = f32_to_f16(from_bits(magnitude_bits(largest_weight(w))) / 127);
+    uint16_t half = scale_to_f16(from_bits(magnitude_bits(largest_weight(w))) / 127);
     float inverse = inverse_scale(half);
     for (size_t k = 0; k < GROUP; k++)
         q[k] = (uint8_t)(round_within(w[k] * inverse, -127, 127) + 128);
@@ -72,7 +79,7 @@ static uint16_t quantize_q4(uint8_t q[GROUP], const float w[GROUP])
             scale = wq[0] / qq[0];
         }
     }
-    uint16_t half = f32_to_f16(scale);
+    uint16_t half = scale_to_f16(scale);
     float inverse = inverse_scale(half);
     for (size_t k = 0; k < GROUP; k++)
         q[k] = (uint8_t)(round_within(w[k] * inverse, -8, 7) + 8);
@@ -134,7 +141,7 @@ INLINE void round_lanes(Lanes *v, float low, float high)
     *v = CHOOSE(*v > low, *v, zero + low) + ROUND_F32;
 }
 
-/* f32_to_f16() and inverse_scale() */
+/* scale_to_f16() and inverse_scale() */
 INLINE void round_scales(uint16_t half[ROWS_AT_ONCE], Lanes *inverse, const Lanes *scale)
 {
     const Lanes zero = {0};

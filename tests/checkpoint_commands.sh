@@ -130,12 +130,12 @@ says "a read-only file" "m.safetensors" "$RUN" edit m.safetensors --tensor model
 chmod 644 m.safetensors
 same "a read-only file" m.safetensors before.safetensors
 (ulimit -f 8 && "$RUN" edit m.safetensors --tensor model.embed_tokens.weight --set 1 >/dev/null 2>err) && bad "no room for the journal"
-case $(cat err) in *undo.part*) good ;; *) bad "no room for the journal: $(cat err)" ;; esac
+case $(cat err) in *m.safetensors.undo*) good ;; *) bad "no room for the journal: $(cat err)" ;; esac
 same "no room for the journal" m.safetensors before.safetensors
-[ ! -e m.safetensors.undo ] && [ ! -e m.safetensors.undo.part ] && good || bad "a failed edit left a journal"
+[ ! -e m.safetensors.undo ] && ! ls ./*.part >/dev/null 2>&1 && good || bad "a failed edit left a journal"
 (ulimit -f 8 && "$RUN" merge m.safetensors full.safetensors 2>err) && bad "merge without room"
 case $(cat err) in *full.safetensors*) good ;; *) bad "merge without room: $(cat err)" ;; esac
-[ ! -e full.safetensors ] && [ ! -e full.safetensors.part ] && good || bad "a failed merge left something"
+[ ! -e full.safetensors ] && ! ls ./*.part >/dev/null 2>&1 && good || bad "a failed merge left something"
 (ulimit -f 8 && "$RUN" split m.safetensors full --by-layer 2>err) && bad "split without room"
 [ ! -e full ] && good || bad "a failed split left $(ls full)"
 mkdir locked
@@ -149,7 +149,7 @@ else
 fi
 chmod 755 locked
 if command -v flock >/dev/null 2>&1; then
-    says "two editors" "being edited by another process" \
+    says "two editors" "another process is editing or copying it" \
         flock m.safetensors "$RUN" edit m.safetensors --tensor model.norm.weight --set 1
 else
     skip "no flock"
