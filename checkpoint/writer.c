@@ -191,8 +191,9 @@ int writer_write(NewFile *f, const char *path, const WriterContent *c, char err[
 
 int writer_check_target(const char *path, const Checkpoint *input, char err[512])
 {
-    bool exists = file_exists(path);
-    for (size_t i = 0; exists && i < checkpoint_file_count(input); i++) {
+    if (!file_exists(path))
+        return 0;
+    for (size_t i = 0; i < checkpoint_file_count(input); i++) {
         const char *file = checkpoint_file(input, i)->path;
         if (file_same(path, file))
             return fail(err, "%s is the same file as the input %s", path, file);

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
-
 /* ---- one sequence ------------------------------------------------------------------------------------------------ */
 
 /* Careful at first, since text that repeats nothing should lose no time. */
@@ -18,7 +16,7 @@
 
 int draft_init(Draft *d, const Drafter *drafter, const Sampler *sampler, size_t ctx, char err[512])
 {
-    *d = (Draft){.right = RIGHT_AT_FIRST, .most = MOST_AT_FIRST, .key = hash_new_key()};
+    *d = (Draft){.right = RIGHT_AT_FIRST, .most = MOST_AT_FIRST};
     if (!drafter->model)
         return 0;
     const Config *c = &drafter->model->config;
@@ -46,7 +44,7 @@ void draft_free(Draft *d)
 static uint32_t *slot_of(const Draft *d, const IdList *tokens, size_t end)
 {
     const int *gram = tokens->items + end + 1 - GRAM;
-    for (size_t i = (size_t)hash_bytes((const char *)gram, GRAM * sizeof *gram, d->key);; i++) {
+    for (size_t i = (size_t)hash_bytes((const char *)gram, GRAM * sizeof *gram, d->table_key);; i++) {
         uint32_t *slot = &d->table[i & (d->table_size - 1)];
         if (!*slot || memcmp(tokens->items + *slot - GRAM, gram, GRAM * sizeof *gram) == 0)
             return slot;
@@ -67,6 +65,7 @@ static int grow_table(Draft *d, size_t n)
     free(d->table);
     d->table = table;
     d->table_size = size;
+    d->table_key = hash_new_key();
     d->indexed = 0;
     return 0;
 }

@@ -34,8 +34,8 @@ typedef struct {
     KvCache cache;      /* of a draft model with a cache of its own */
     Sampler sampler;    /* draws with the random numbers that the verification will use */
     uint32_t *table;    /* hash table: behind which position four tokens were seen last */
-    HashKey key;
     size_t table_size;  /* a power of two; 0: no table yet */
+    HashKey table_key;
     size_t indexed;     /* tokens that were entered */
     float right;        /* recent share of proposals that were right */
     size_t most;        /* tokens to propose at a time: more while all are right */

@@ -80,6 +80,8 @@ int generation_start(Generation *g, const Model *m, KvCache *cache, Sampler *sam
         return fail(err, "the prompt has no tokens");
     if (n_prompt > cache->ctx)
         return fail(err, "the prompt has %zu tokens, but the context holds %zu", n_prompt, cache->ctx);
+    if (stops_begin(&g->stops, o->stops, o->n_stops) != 0)
+        return fail(err, "out of memory for %zu stop texts", o->n_stops);
     if (id_list_reserve(&g->tokens, n_prompt) != 0)
         return fail(err, "out of memory for a prompt of %zu tokens", n_prompt);
     for (size_t i = 0; i < n_prompt; i++) {
@@ -89,8 +91,6 @@ int generation_start(Generation *g, const Model *m, KvCache *cache, Sampler *sam
         g->tokens.items[g->tokens.count++] = prompt[i];
         sampler_accept(sampler, prompt[i]);
     }
-    if (stops_begin(&g->stops, o->stops, o->n_stops) != 0)
-        return fail(err, "out of memory for %zu stop texts", o->n_stops);
     kv_cache_rewind(cache, n_prompt - 1); /* the last token's logits are needed in any case */
     g->begin = cache->pos;
     return o->drafter ? draft_init(&g->draft, o->drafter, sampler, cache->ctx, err) : 0;
@@ -99,8 +99,8 @@ int generation_start(Generation *g, const Model *m, KvCache *cache, Sampler *sam
 void generation_free(Generation *g)
 {
     draft_free(&g->draft);
-    stops_free(&g->stops);
     id_list_free(&g->tokens);
+    stops_free(&g->stops);
     text_free(&g->joined);
 }
 
