@@ -81,6 +81,7 @@ END
 
 AGAIN=75  # what a step returns when another try may help,
 ABSENT=44 # and when the model has no such file
+MOST_UNKNOWN=100000000000 # bytes of a file whose size the hub does not tell
 
 say() { [ -n "$quiet" ] || printf '%s\n' "$*" >&2; }
 die() { printf 'download.sh: %s\n' "$2" >&2; exit "$1"; } # CODE MESSAGE
@@ -92,7 +93,7 @@ megabytes() { printf '%s.%s MB' $(($1 / 1000000)) $(($1 / 100000 % 10)); }
 size_of() { if [ -f "$1" ]; then echo $(($(wc -c <"$1"))); else echo 0; fi; }
 site_of() { site=${1#*://} site=${1%%://*}://${site%%/*}; }  # URL: sets site: scheme, host and port
 part_of() { part=$dir/$1.$(printf %.12s "$2").part; }        # NAME DIGEST: sets part; bound to one version of a file
-plain() { tr -d '\000-\037\177'; }                           # nothing that could drive a terminal
+plain() { tr -cd '\040-\176'; }                              # nothing that could drive a terminal
 
 sha() { # BITS, data on stdin
     if has "sha${1}sum"; then "sha${1}sum"; elif has shasum; then shasum -a "$1"; else openssl dgst "-sha$1" -r; fi |
@@ -126,9 +127,10 @@ pin() { # FILE: sets pin_size and pin_digest, if the commit asked for is the kno
 
 # ---- one request ------------------------------------------------------------------------------------------------
 
-# Runs a command so that it ends when this script is ended; "watched" is the size that $part is to reach meanwhile.
+# Runs a command so that it ends when this script is ended; "watched" is the size that $part is to reach meanwhile, and
+# "most" the bytes that a file may have: a server that sends more must not fill the disk.
 run() {
-    { "$@" <&3 3<&- 2>"$tmp/errors" & } 3<&0
+    { { [ -z "$most" ] || ulimit -f $((most / 512 + 4096)); "$@" <&3 3<&- 2>"$tmp/errors"; } & } 3<&0
     child=$!
     echo "$host $$ $child" >>"$lock"
     if [ -n "$watched" ]; then progress & fi
@@ -177,7 +179,7 @@ with_wget() { # URL OPTION...: the token comes through a file that only its owne
 
 # Sets status and the headers that matter. Of several answers (a proxy's, those before a redirect) the last one counts.
 read_headers() {
-    tr -d '\000-\011\013-\037\177' <"$tmp/raw" | awk -v indent="$([ "$tool" = wget ] && echo '  ')" '
+    tr -cd '\012\040-\176' <"$tmp/raw" | awk -v indent="$([ "$tool" = wget ] && echo '  ')" '
         substr($0, 1, length(indent)) != indent { next }
         { $0 = substr($0, length(indent) + 1) }
         /^HTTP\/[0-9.]+ [0-9][0-9][0-9]/ { split("", value); value["status"] = $2; next }
@@ -397,6 +399,7 @@ from_cache() { # NAME DIGEST: fills $part from the local cache of the Hugging Fa
 
 attempt() { # NAME SIZE DIGEST TARGET: one try at a file; the first may have a link from plan()
     part_of "$1" "$3"
+    [ ! -L "$part" ] || rm -f "$part" # nobody else's file is written through it
     before=$(size_of "$part")
     [ "$2" = - ] || [ "$before" -le "$2" ] || { rm -f "$part"; before=0; }
     if [ "$before" != "$2" ] && ! from_cache "$1" "$3"; then
@@ -405,8 +408,10 @@ attempt() { # NAME SIZE DIGEST TARGET: one try at a file; the first may have a l
         [ "$target" != - ] && [ -z "$link_used" ] || ask "$1" "$2" "$3" || return
         link_used=yes
         [ -n "$quiet" ] || [ ! -t 2 ] || watched=$2
+        most=$2
+        [ "$2" != - ] || most=$MOST_UNKNOWN
         get_rest "$target"
-        watched=
+        watched='' most=
         site_of "$target"
         check_reply "$before" "$2" || return
     fi
@@ -416,7 +421,13 @@ attempt() { # NAME SIZE DIGEST TARGET: one try at a file; the first may have a l
 check_reply() { # BEFORE SIZE: what came of get_rest?
     is=$(size_of "$part")
     case $tool$code in curl23 | wget3) die 1 "$part could not be written (is the disk full?)" ;; esac
-    if [ "$tool$code" = curl33 ] || ! follows "$1" "$2"; then
+    if [ "$2" != - ] && [ "$is" -gt "$2" ]; then
+        rm -f "$part"
+        if [ "$1" -eq 0 ]; then refuse 5 "$site sends more than the $2 bytes that $endpoint announced"; return; fi
+        now=yes
+        transient "$site sends more than the rest of $2 bytes: from the start"
+        return
+    elif [ "$tool$code" = curl33 ] || ! follows "$1" "$2"; then
         rm -f "$part"
         now=yes
         transient "$site did not go on at byte $1: from the start"
@@ -541,6 +552,7 @@ fetch_all() {
     plan generation_config.json
     plan tokenizer.json || { need vocab.json && need merges.txt; }
     plan tokenizer_config.json
+    [ -n "$pinned" ] || { plan added_tokens.json; plan chat_template.jinja; } # the known models have none
     plan_weights
     check_space
     while read -r name size digest target <&5; do
@@ -659,17 +671,14 @@ clean_up() {
 
 finish() {
     [ -s "$tmp/todo" ] || say "All files are there and right."
-    [ -z "$quiet" ] || return 0
+    [ ! -s "$tmp/todo" ] || say "Fetched $(($(wc -l <"$tmp/todo"))) files into $dir."
     program=$(dirname "$0")/run
-    if [ ! -f "$program" ] || [ ! -x "$program" ]; then
-        say "Done. Next: make && ./run info $dir"
-    else
-        "$program" info "$dir" || say "The files are right, but $program info $dir failed."
-    fi
+    [ -x "$program" ] || say "Next: make"
+    say "Next: $program chat -m $dir"
 }
 
 main() {
-    tmp='' child='' locked='' made='' watched=''
+    tmp='' child='' locked='' made='' watched='' most=''
     read_arguments "$@"
     read_environment
     choose_commit

@@ -97,11 +97,15 @@ static char *find_in_cache(const char *id, char err[512])
     char *path = there ? main_snapshot(repository) : NULL;
     path_printable(id, name);
     if (there && !path)
-        fail(err, "%s: the Hugging Face cache has no snapshot of it for refs/main (%s); %s %s fetches it", name,
-             path_printable(repository, shown), download_command(), name);
+        fail(err,
+             "%s: the Hugging Face cache has no snapshot of it for refs/main (%s); %s %s FOLDER fetches it; then give "
+             "FOLDER",
+             name, path_printable(repository, shown), download_command(), name);
     else if (!there && cache && strchr(id, '/'))
-        fail(err, "%s: no such file or folder, and not in the Hugging Face cache (%s); %s %s fetches it", name,
-             path_printable(cache, shown), download_command(), name);
+        fail(err,
+             "%s: no such file or folder, and not in the Hugging Face cache (%s); %s %s FOLDER fetches it; then give "
+             "FOLDER",
+             name, path_printable(cache, shown), download_command(), name);
     else if (!there) /* without a slash it is more likely meant as a file's name than as a model's */
         fail(err, "%s: no such file or folder; %s fetches a model", name, download_command());
     free(repository);

@@ -69,7 +69,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fault = headers.pop("fault", "")
         lower = next(self.counter) % 2  # HTTP/2 has small letters, HTTP/1.1 any
         self.send_response_only(status)
-        if "Content-Length" not in headers and fault not in ("no-length", "no-head-length"):
+        if "Content-Length" not in headers and fault not in ("no-length", "no-head-length", "endless"):
             headers["Content-Length"] = str(len(body))
         headers["Connection"] = "close"
         for name, value in headers.items():
@@ -87,6 +87,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.flush()
             self.server.world.closing.wait(float(fault[5:] or 30))
             return
+        if fault == "endless":  # 64 MB more than was announced
+            body += bytes(1 << 20) * 64
         self.wfile.write(body)
 
 

@@ -958,13 +958,14 @@ def x_pinned_files(c):
 
 
 @test()
-def x_run_info_at_the_end(c):
+def x_the_next_command_at_the_end(c):
     c.pin()
     with open(os.path.join(c.top, "run"), "w") as file:
         file.write("#!/bin/sh\necho \"$@\"\n")
     os.chmod(os.path.join(c.top, "run"), 0o755)
     c.run().exact()
-    expect(c.out == "info %s\n" % c.dir, "stdout: " + c.out)
+    expect(c.out == "" and c.err.endswith("Next: %s chat -m %s\n" % (os.path.join(c.top, "run"), c.dir)), c.err)
+    expect("Fetched 5 files" in c.err and c.err.count("\n") < 12, c.err)
     c.run("-q")
     expect(c.out == c.err == "", "quiet")
 
@@ -982,7 +983,25 @@ def x_with_the_real_program(c):
                 c.world.files[name] = file.read()
     os.symlink(os.path.abspath(program), os.path.join(c.top, "run"))
     c.run().exact()
-    expect("model.embed_tokens.weight   dtype=BF16  shape=" in c.out, "run info: " + c.out + c.err)
+    info = subprocess.run([program, "info", c.dir], capture_output=True, text=True)
+    expect("model.embed_tokens.weight   dtype=BF16  shape=" in info.stdout, "run info: " + info.stdout + info.stderr)
+
+
+@test()
+def x_symlink_under_a_part_name(c):
+    target = os.path.join(c.top, "dropped")
+    os.symlink(target, c.path(c.part()))
+    c.run()
+    expect(not os.path.lexists(target) and not os.path.islink(c.path(WEIGHTS)), "nothing is written through the link")
+    expect(c.read(WEIGHTS) == c.world.files[WEIGHTS], "the file is right")
+
+
+@test(tools=("curl", "wget"), shells=("dash", "bash"))
+def x_more_than_announced(c):
+    c.world.storage_faults = ["endless"]
+    c.run(check=5)
+    says(c, "sends more than the")
+    expect(c.part() not in c.names() and WEIGHTS not in c.names(), "nothing of it stays: %s" % c.names())
 
 
 @test()
