@@ -74,11 +74,17 @@ static void print_commands(FILE *out)
                  "examples:\n  run generate \"Once upon a time\"\n  run info model.safetensors\n\n"
                  "exit codes: 0 success, 1 a bad file or a failed run, 2 wrong usage, 130 after\n"
                  "Ctrl-C; of diff: 0 the same, 1 different, 2 trouble\n"
-                 "environment: HF_HUB_CACHE, HF_HOME (hub ids), NO_COLOR, RUN_ISA (kernels)\n");
+                 "environment: RUN_WEIGHTS=bf16 (the default of -w), RUN_ISA (kernels), NO_COLOR,\n"
+                 "HF_HUB_CACHE, HF_HOME (hub ids)\n");
 }
 
 static const Command *find_command(const char *name)
 {
+    static const char *const synonyms[][2] = {
+        {"ls", "info"},        {"show", "info"},         {"inspect", "info"},    {"list", "info"},
+        {"run", "generate"},   {"complete", "generate"}, {"encode", "tokenize"}, {"verify", "hash"},
+        {"ppl", "perplexity"}, {"compare", "diff"},
+    };
     const Command *best = NULL;
     Nearest nearest = nearest_to(name, strlen(name));
     struct stat st;
@@ -87,6 +93,9 @@ static const Command *find_command(const char *name)
             best = c;
     if (nearest.distance == 0)
         return best;
+    for (size_t i = 0; i < COUNT_OF(synonyms); i++)
+        if (!strcmp(name, synonyms[i][0]))
+            usage_error("unknown command '%.100s': did you mean %s?", name, synonyms[i][1]);
     if (best)
         usage_error("unknown command '%.100s': did you mean %s?", name, best->name);
     if (!stat(name, &st))

@@ -9,7 +9,7 @@
 #include "commands/output.h"
 #include "commands/terminal.h"
 
-Common common = {.weights = "f32", .block = 512};
+Common common = {.block = 512};
 
 /* ---- the nearest word -------------------------------------------------------------------------------------------- */
 
@@ -60,14 +60,16 @@ static const Option common_table[] = {
      "model to use: a folder, .safetensors file, index.json, or hub id in the local Hugging Face cache (default: the "
      "current folder, else the demo model)"},
     {'w', "weights", "MODE", OPTION_TEXT, &common.weights,
-     "f32 (default); bf16: weights as stored in the file, same text; q8, q4: quantized"},
+     "f32 (default, or what RUN_WEIGHTS says); bf16: weights as stored in the file, the same text about twice as fast; "
+     "q8, q4: quantized"},
     THREADS_OPTION,
     {0, "ctx", "N", OPTION_COUNT, &common.ctx,
      "context length in tokens, prompt and answer together (default: max_position_embeddings, times the factor of rope "
      "scaling)"},
     {0, "block", "N", OPTION_COUNT, &common.block,
      "read the prompt in blocks of N tokens (default 512); does not change the result"},
-    {0, "kv", "TYPE", OPTION_TEXT, &common.kv, "keep keys and values as f32, or f16 (default with q8 and q4): half the memory"},
+    {0, "kv", "TYPE", OPTION_TEXT, &common.kv,
+     "keep keys and values as f32, or f16 (default with q8 and q4): half the memory"},
     {0, "fast", NULL, OPTION_FLAG, &common.fast, "allow rounding to BF16 while the prompt is read"},
     {0, "no-mmap", NULL, OPTION_FLAG, &common.no_mmap, "read the weights into memory instead of mapping the file"},
     JSON_OPTION,
@@ -94,8 +96,34 @@ static const Option *find_option(const Parser *p, const char *name, size_t lengt
     return NULL;
 }
 
+/* What other programs call our options. */
+static const char *const synonyms[][2] = {
+    {"max-new-tokens", "max-tokens"},
+    {"n-predict", "max-tokens"},
+    {"temp", "temperature"},
+    {"repetition-penalty", "repeat-penalty"},
+    {"ctx-size", "ctx"},
+    {"n-ctx", "ctx"},
+    {"dtype", "weights"},
+    {"num-threads", "threads"},
+    {"system-prompt", "system"},
+    {"output", "out"},
+    {"verify", "check"},
+    {"filter", "find"},
+};
+
 _Noreturn static void unknown_option(const Parser *p, const char *name, size_t length)
 {
+    char dashes[64] = "";
+    for (size_t i = 0; i < length && length < sizeof dashes; i++)
+        dashes[i] = name[i] == '_' ? '-' : name[i]; /* --top_p */
+    for (size_t i = 0; i < COUNT_OF(synonyms); i++)
+        if (!strcmp(dashes, synonyms[i][0]) && find_option(p, synonyms[i][1], strlen(synonyms[i][1]), 0))
+            usage_error("unknown option --%s: did you mean --%s?", dashes, synonyms[i][1]);
+    if (*dashes && find_option(p, dashes, length, 0))
+        usage_error("unknown option --%.*s: did you mean --%s?", (int)length, name, dashes);
+    if (!strcmp(dashes, "prompt"))
+        usage_error("there is no --prompt: the prompt is an argument, run %s \"TEXT\"", this_command->name);
     Nearest nearest = nearest_to(name, length);
     const char *best = NULL;
     for (size_t t = 0; t < COUNT_OF(p->tables); t++)
@@ -307,6 +335,8 @@ static int parse_short(const Parser *p, char **argv)
     for (const char *c = argv[0] + 1; *c; c++) {
         const Option *o = find_option(p, NULL, 0, *c);
         char as[4] = {'-', *c, 0};
+        if (!o && *c == 'p' && !strcmp(this_command->arguments, "[PROMPT]"))
+            usage_error("there is no -p: the prompt is an argument, run %s \"TEXT\"", this_command->name);
         if (!o)
             usage_error("unknown option -%c", *c);
         const char *attached = c[1] == '=' ? c + 2 : c + 1;

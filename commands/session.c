@@ -68,10 +68,13 @@ static Tokenizer *finish_tokenizer(TokenizerLoad *load, bool needed)
 
 static WeightMode wanted_mode(void)
 {
+    const char *usual = getenv("RUN_WEIGHTS"), *name = common.weights;
+    if (!name)
+        name = usual && *usual ? usual : weights_mode_name(MODE_F32);
     for (int mode = MODE_F32; mode <= MODE_Q4; mode++)
-        if (!strcmp(common.weights, weights_mode_name((WeightMode)mode)))
+        if (!strcmp(name, weights_mode_name((WeightMode)mode)))
             return (WeightMode)mode;
-    usage_error("--weights: '%.100s' is not one of f32, bf16, q8 and q4", common.weights);
+    usage_error("%s: '%.100s' is not one of f32, bf16, q8 and q4", common.weights ? "--weights" : "RUN_WEIGHTS", name);
 }
 
 KvType session_kv_type(WeightMode mode)
@@ -125,6 +128,7 @@ static void load_weights(Session *s, WeightMode mode)
     st->progress = tell_progress;
     st->progress_context = &loading;
     die_if(weights_check(st, &s->model.config, err), err);
+    model_warn_of_tensors(&s->checkpoint, &s->model.config);
     die_if(weights_load(st, &s->model.config, fitting_mode(s, mode), &s->model.weights, err), err);
     st->progress = NULL;
     model_check_sizes(&s->checkpoint);
@@ -132,9 +136,6 @@ static void load_weights(Session *s, WeightMode mode)
     const Matrix *m;
     for (size_t i = 0; (m = matrix_at(&s->model, i)); i++)
         s->weight_bytes += weights_matrix_bytes(m->type, m->rows, m->cols);
-    SafetensorsTensor embedding;
-    s->holds_16_bits =
-        !safetensors_find(st, "model.embed_tokens.weight", &embedding) && dtype_bits(embedding.dtype) == 16;
 }
 
 /* While the tokenizer is still being read, ask the system for the pages that the first token will need anyway. */

@@ -17,7 +17,6 @@ typedef struct {
     RunState state;
     double load_seconds;
     uint64_t weight_bytes; /* read for one token */
-    bool holds_16_bits;    /* the file's matrices are BF16 or F16 */
 } Session;
 
 /* Open what -m names, or the default model: start the pool, load the weights, read the tokenizer. most_logits: how many
@@ -48,6 +47,8 @@ size_t session_usual_context(const Config *c);
 
 /* Bytes of keys and values that one token at this position reads. */
 uint64_t session_cache_bytes(const Session *s, size_t position);
+/* The CPU's caches could hold a smaller model, whose speed says nothing about memory. */
+#define BEYOND_CACHES ((uint64_t)128 << 20)
 /* GB/s at which the pool reads the weights where they lie, measured over at most `limit` bytes of them. */
 double session_read_bandwidth(const Session *s, uint64_t limit);
 
