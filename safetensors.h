@@ -88,6 +88,7 @@ struct SafetensorsFile {
     size_t n_shards;
 
     int fd;                          /* of the open file, for reading without mapping; -1 when closed */
+    int64_t modified;                /* time of the last change when it was opened; checkpoint/ sets it */
     bool read_into_memory;           /* --no-mmap: set before opening */
     const JsonValue *repeated_name;  /* the first entry whose name was there before, or NULL: worth a warning */
     FileProgress *progress;          /* told of bytes while they are read and converted, by one thread; or NULL */

@@ -91,14 +91,21 @@ bool file_is_folder(const char *path)
 #define st_mtim st_mtimespec
 #endif
 
+static int64_t nanoseconds(const struct stat *info)
+{
+    return (int64_t)((uint64_t)info->st_mtim.tv_sec * 1000000000 + (uint64_t)info->st_mtim.tv_nsec);
+}
+
+int64_t file_modified(int fd)
+{
+    struct stat info;
+    return fstat(fd, &info) == 0 ? nanoseconds(&info) : -1;
+}
+
 bool file_is_newer(int fd, const char *path)
 {
-    struct stat a, b;
-    if (fstat(fd, &a) != 0 || stat(path, &b) != 0)
-        return false;
-    if (a.st_mtim.tv_sec != b.st_mtim.tv_sec)
-        return a.st_mtim.tv_sec > b.st_mtim.tv_sec;
-    return a.st_mtim.tv_nsec > b.st_mtim.tv_nsec;
+    struct stat info;
+    return stat(path, &info) == 0 && file_modified(fd) > nanoseconds(&info);
 }
 
 bool file_same(const char *a, const char *b)
@@ -408,10 +415,11 @@ static int check_name(NewFile *f, char err[512])
     if (!f->replaced)
         return 0;
     path_printable(f->path, shown);
+    bool may_be = S_ISREG(info.st_mode) || (S_ISLNK(info.st_mode) && !f->replace); /* a caller may follow the link */
+    if (!may_be)
+        return fail(err, "%s is not a regular file, and is not replaced: choose another name", shown);
     if (!f->replace)
         return fail(err, "%s exists already: choose another name, or give --force to replace it", shown);
-    if (!S_ISREG(info.st_mode))
-        return fail(err, "%s is not a regular file, and is not replaced", shown);
     return 0;
 }
 
@@ -448,7 +456,11 @@ int file_rename_to_free(const char *from, const char *to)
     if (errno != EINVAL && errno != ENOSYS) /* a file system, or a kernel, that cannot */
         return -1;
 #endif
-    if (file_exists(to)) {
+    if (link(from, to) == 0)
+        return unlink(from);
+    if (errno == EEXIST || !file_exists(from))
+        return -1;
+    if (file_exists(to)) { /* a file system without hard links: between this and the next call another may take it */
         errno = EEXIST;
         return -1;
     }

@@ -28,6 +28,7 @@ char *path_printable(const char *path, char out[TEXT_PRINTABLE]); /* for a messa
 bool file_exists(const char *path);              /* true of a link to nothing, too */
 bool file_exists_in(const char *folder, const char *name); /* the same of folder/name */
 bool file_is_folder(const char *path);           /* or a link to one */
+int64_t file_modified(int fd);                   /* when the open file was last written to, in nanoseconds */
 bool file_is_newer(int fd, const char *path);    /* the open file was written to after that one */
 bool file_same(const char *a, const char *b);    /* both names mean one file: links and hard links, too */
 

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "base/download.h"
@@ -22,7 +23,10 @@
 
 static int open_file(SafetensorsFile *st, const char *path, char err[512])
 {
-    return safetensors_open(path, st) == 0 ? 0 : wrong_file_explain(st, path, err);
+    if (safetensors_open(path, st) != 0)
+        return wrong_file_explain(st, path, err);
+    st->modified = file_modified(st->fd);
+    return 0;
 }
 
 /* ---- shards ------------------------------------------------------------------------------------------------------ */
@@ -87,12 +91,30 @@ static int open_shard(Checkpoint *c, const JsonValue *const *entries, size_t n, 
     return 0;
 }
 
+/* Each shard stays open, for its lock and for copying. Up to its hard limit, a process may ask for more descriptors. */
+static int want_descriptors(const Checkpoint *c, size_t n_shards, char err[512])
+{
+    enum { OTHERS = 24 }; /* files that a command has open beside the shards */
+    struct rlimit limit;
+    char shown[TEXT_PRINTABLE];
+    rlim_t needed = (rlim_t)n_shards + OTHERS;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 2 * needed) /* 2: diff has two models open */
+        return 0;
+    limit.rlim_cur = MIN(limit.rlim_max, MAX(2 * needed, limit.rlim_cur));
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) /* refused: open() fails and says so */
+        return 0;
+    return fail(err, "%s names %zu shards, but a process may have only %llu files open: raise the limit (ulimit -Hn)",
+                path_printable(c->index_path, shown), n_shards, (unsigned long long)limit.rlim_cur);
+}
+
 static int open_shards(Checkpoint *c, const JsonValue *const *entries, size_t n, char err[512])
 {
     size_t n_shards = 1;
     for (size_t i = 1; i < n; i++)
         if (compare_shards(entries[i - 1], entries[i]) != 0)
             n_shards++;
+    if (want_descriptors(c, n_shards, err) != 0)
+        return -1;
     c->st.shards = calloc(n_shards, sizeof *c->st.shards);
     if (!c->st.shards)
         return fail(err, "out of memory for %zu shards", n_shards);
@@ -221,6 +243,18 @@ int checkpoint_check_sizes(const Checkpoint *c, char err[512])
                         path_printable(f->path, shown), f->mapped_size, (long long)info.st_size);
     }
     return 0;
+}
+
+int checkpoint_check_unchanged(const Checkpoint *c, char err[512])
+{
+    for (size_t i = 0; i < checkpoint_file_count(c); i++) {
+        const SafetensorsFile *f = checkpoint_file(c, i);
+        char shown[TEXT_PRINTABLE];
+        if (file_modified(f->fd) != f->modified)
+            return fail(err, "%s was changed while it was being read: nothing is written, so try again",
+                        path_printable(f->path, shown));
+    }
+    return checkpoint_check_sizes(c, err);
 }
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */

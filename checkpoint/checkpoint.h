@@ -32,6 +32,10 @@ const SafetensorsFile *checkpoint_file(const Checkpoint *c, size_t i);
  * mapping. */
 int checkpoint_check_sizes(const Checkpoint *c, char err[512]);
 
+/* -1 also if one was written to since it was opened. Call it before what lasts is made from a checkpoint gets its name:
+ * edit_keep_off() keeps only those off who take the lock. */
+int checkpoint_check_unchanged(const Checkpoint *c, char err[512]);
+
 /* Read and check the folder's config.json. Where it says that the head is tied, but the files have an lm_head.weight
  * that differs from the embedding, tie_word_embeddings becomes false. */
 int checkpoint_read_config(Checkpoint *c, Config *config, char err[512]);

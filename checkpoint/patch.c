@@ -128,7 +128,8 @@ static JsonValue member(const char *key, const char *text)
         .type = JSON_STRING, .key = key, .key_length = (uint32_t)strlen(key), .text = text, .length = strlen(text)};
 }
 
-static int write_file(const Patch *p, const char *path, bool replace, char err[512])
+static int write_file(const Patch *p, const Checkpoint *a, const Checkpoint *b, const char *path, bool replace,
+                      char err[512])
 {
     const JsonValue base = member("base", p->base), format = member("format", "run-patch"),
                     result = member("result", p->result), version = member("version", "1");
@@ -141,8 +142,8 @@ static int write_file(const Patch *p, const char *path, bool replace, char err[5
                              .replace = replace};
     NewFile f = {.fd = -1};
     int status = writer_write(&f, path, &content, err);
-    if (status == 0)
-        status = new_files_publish(&f, 1, err);
+    bool unchanged = status == 0 && checkpoint_check_unchanged(a, err) == 0 && checkpoint_check_unchanged(b, err) == 0;
+    status = unchanged ? new_files_publish(&f, 1, err) : -1;
     new_file_end(&f);
     return status;
 }
@@ -156,7 +157,7 @@ static int write_patch(Patch *p, Checkpoint *a, Checkpoint *b, const char *path,
         fingerprint_compute(b, p->digests, p->result, progress, context, err) != 0 ||
         describe_deltas(p, size, err) != 0)
         return -1;
-    return write_file(p, path, replace, err);
+    return write_file(p, a, b, path, replace, err);
 }
 
 int patch_write(Checkpoint *a, Checkpoint *b, const char *path, bool replace, FileProgress *progress, void *context,
@@ -342,8 +343,8 @@ static int note_changes(Edit *e, const Application *a, char err[512])
 
 static int apply(Edit *e, Application *a, FileProgress *progress, void *context, char err[512])
 {
-    if (check_format(a->patch, err) != 0 || find_changes(a, err) != 0 ||
-        edit_begin(e, a->touched, a->n, err) != 0 || check_ends(a, progress, context, err) != 0)
+    if (check_format(a->patch, err) != 0 || find_changes(a, err) != 0 || edit_begin(e, a->touched, a->n, err) != 0 ||
+        check_ends(a, progress, context, err) != 0)
         return -1;
     return note_changes(e, a, err);
 }

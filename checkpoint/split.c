@@ -19,6 +19,8 @@
 #include "checkpoint/tensor.h"
 #include "checkpoint/writer.h"
 
+#define SHARDS_MOST 1000 /* files that a model is cut into; more is a size without its M or G */
+
 typedef struct {
     const Checkpoint *checkpoint;
     const SafetensorsTensor **tensors; /* [n] all tensors, in the order in which they are written */
@@ -93,6 +95,12 @@ static int begin(Split *s, const Checkpoint *c, uint64_t max_bytes, char err[512
     return 0;
 }
 
+/* Give all files their names, if they were made from one state of the checkpoint. */
+static int publish(Split *s, char err[512])
+{
+    return checkpoint_check_unchanged(s->checkpoint, err) == 0 ? new_files_publish(s->files, s->n_files, err) : -1;
+}
+
 /* Remove what was not published. */
 static void end(Split *s)
 {
@@ -126,7 +134,7 @@ int split_merge(const Checkpoint *c, const char *path, bool replace, FileProgres
     if (status == 0)
         status = write_shard(&s, 0, path, err);
     if (status == 0)
-        status = new_files_publish(s.files, s.n_files, err);
+        status = publish(&s, err);
     end(&s);
     return status;
 }
@@ -233,7 +241,7 @@ static int write_shards(Split *s, char err[512])
 static int check_folder(const Split *s, const char *index, const char *single, char err[512])
 {
     const char *other = s->n_shards == 1 ? index : single;
-    if (writer_check_target(single, s->checkpoint, err) != 0)
+    if (writer_check_target(single, s->checkpoint, err) != 0 || writer_check_target(index, s->checkpoint, err) != 0)
         return -1;
     return file_exists(other) ? fail(err, "%s exists already: the folder would hold two models", other) : 0;
 }
@@ -244,7 +252,7 @@ static int write_files(Split *s, const char *index, const char *single, char err
         return -1;
     if (s->n_shards > 1 && write_index(s, index, err) != 0)
         return -1;
-    return new_files_publish(s->files, s->n_files, err);
+    return publish(s, err);
 }
 
 static int write_folder(Split *s, char err[512])
@@ -264,6 +272,9 @@ int split_model(const Checkpoint *c, const char *directory, uint64_t max_bytes, 
 {
     Split s = {.directory = directory, .replace = replace, .progress = progress, .context = context};
     int status = begin(&s, c, max_bytes, err);
+    if (status == 0 && s.n_shards > SHARDS_MOST)
+        status = fail(err, "%s would be cut into %zu files, more than %d: choose a larger --max-shard-size",
+                      c->argument, s.n_shards, SHARDS_MOST);
     if (status == 0)
         status = write_folder(&s, err);
     *n_shards = s.n_shards;

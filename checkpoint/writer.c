@@ -189,14 +189,29 @@ int writer_write(NewFile *f, const char *path, const WriterContent *c, char err[
     return status;
 }
 
+static int check_other(const char *path, const char *input, char err[512])
+{
+    char shown[TEXT_PRINTABLE], other[TEXT_PRINTABLE];
+    return file_same(path, input) ? fail(err, "%s is the same file as the input %s", path_printable(path, shown),
+                                         path_printable(input, other))
+                                  : 0;
+}
+
 int writer_check_target(const char *path, const Checkpoint *input, char err[512])
 {
     if (!file_exists(path))
         return 0;
-    for (size_t i = 0; i < checkpoint_file_count(input); i++) {
-        const char *file = checkpoint_file(input, i)->path;
-        if (file_same(path, file))
-            return fail(err, "%s is the same file as the input %s", path, file);
+    if (input->index_path && check_other(path, input->index_path, err) != 0)
+        return -1;
+    for (size_t i = 0; i < checkpoint_file_count(input); i++)
+        if (check_other(path, checkpoint_file(input, i)->path, err) != 0)
+            return -1;
+    for (size_t i = 0; i < CHECKPOINT_COMPANIONS; i++) {
+        char *file = path_join(input->directory, checkpoint_companions[i]);
+        int status = file ? check_other(path, file, err) : fail(err, "%s: out of memory", path);
+        free(file);
+        if (status != 0)
+            return -1;
     }
     return 0;
 }

@@ -93,7 +93,7 @@ static void hash_model(const Checkpoint *c)
         tasks[n_files + i] = (Sha256Task){safetensors_data(t), t->length, of_tensors[i]};
     }
     run_tasks(tasks, n_files + n_tensors);
-    model_check_sizes(c);
+    die_if(checkpoint_check_unchanged(c, err), err);
     die_if(fingerprint_of(c, (const Digest *)of_tensors, fingerprint, err), err);
 
     if (common.json)

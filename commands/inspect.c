@@ -347,7 +347,7 @@ static void one_tensor(Checkpoint *c, const Inspection *what)
     die_if(slice_parse(&s, what->slice, &t, err), err);
     if (what->npy) {
         die_if(edit_keep_off(c, err) != 0 || model_out_open(c, &out, what->npy, common.force, err), err);
-        die_if(npy_write(&s, out.stream, err), err);
+        die_if(npy_write(&s, out.stream, err) != 0 || checkpoint_check_unchanged(c, err) != 0, err);
         die_if(out_commit(&out, err), err);
     } else if (common.json) {
         write_one_tensor(&s, what);

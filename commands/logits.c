@@ -1,4 +1,5 @@
 /* run logits: the most likely next tokens, or the logits of every position as a file. */
+#include "base/file.h"
 #include "commands/likelihood.h"
 #include "commands/model.h"
 #include "commands/options.h"
@@ -103,6 +104,8 @@ int cmd_logits(int argc, char **argv)
         usage_error("--all and --out FILE need each other");
     if (all && common.json)
         usage_error("give --all or --json, not both");
+    if (all && from.file && file_same(path, from.file))
+        die(EXIT_FAILED, "%s is the same file as the input %s", path, from.file);
     input_prompt(&from, count ? argv[1] : NULL);
 
     Session s;

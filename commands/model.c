@@ -8,6 +8,7 @@
 #include "checkpoint/edit.h"
 #include "checkpoint/locate.h"
 #include "checkpoint/weights.h"
+#include "checkpoint/writer.h"
 #include "commands/options.h"
 #include "commands/output.h"
 #include "commands/terminal.h"
@@ -74,28 +75,10 @@ void model_check_sizes(const Checkpoint *c)
     die_if(checkpoint_check_sizes(c, err), err);
 }
 
-static bool is_in_folder(const Checkpoint *c, const char *name, const char *path)
-{
-    char *file = xpath_join(c->directory, name);
-    bool same = file_same(path, file);
-    free(file);
-    return same;
-}
-
-static bool has_file(const Checkpoint *c, const char *path)
-{
-    bool found = is_in_folder(c, "model.safetensors.index.json", path);
-    for (size_t i = 0; i < checkpoint_file_count(c); i++)
-        found = found || file_same(path, checkpoint_file(c, i)->path);
-    for (size_t i = 0; i < CHECKPOINT_COMPANIONS; i++)
-        found = found || is_in_folder(c, checkpoint_companions[i], path);
-    return found;
-}
-
 int model_out_open(const Checkpoint *c, OutFile *o, const char *path, bool replace, char err[512])
 {
-    if (has_file(c, path))
-        return fail(err, "%s is a file of the model itself", path);
+    if (writer_check_target(path, c, err) != 0)
+        return -1;
     return out_open(o, path, replace, err);
 }
 

@@ -18,7 +18,6 @@ Tokenizer *model_tokenizer(void); /* of -m, without weights */
 void model_warn_of_tensors(const Checkpoint *c, const Config *config);
 /* Die if a file has another size than when it was opened: what was read from it is wrong then. */
 void model_check_sizes(const Checkpoint *c);
-/* Is path one of the files that the model consists of? Commands never write over these. */
 /* out_open(), unless path means a file of the model itself. --force: replace a file that exists. */
 int model_out_open(const Checkpoint *c, OutFile *o, const char *path, bool replace, char err[512]);
 uint64_t model_bytes(const Checkpoint *c); /* of all tensors together */

@@ -178,7 +178,7 @@ void emergency_cleanup(void)
         unlink(unfinished_file);
 }
 
-static volatile sig_atomic_t interrupts_are_caught, patience;
+static volatile sig_atomic_t interrupts_are_caught, writing, patience;
 
 /* SIGINT, or SIGALRM when nobody has looked at `interrupted` in time. */
 static void on_interrupt(int signal_number)
@@ -195,35 +195,52 @@ static void on_interrupt(int signal_number)
     _exit(EXIT_INTERRUPTED);
 }
 
-static void handle(int signal_number)
+/* SIGTERM or SIGHUP: the program ends by it, but leaves no half of a file, nor of an edit. */
+static void on_end(int signal_number)
 {
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
+    if (writing && !interrupted) {
+        interrupted = 1;
+        return;
+    }
+    emergency_cleanup();
+    signal(signal_number, SIG_DFL);
+    raise(signal_number); /* comes when this function has returned */
+}
+
+static void handle(int signal_number, void (*handler)(int))
+{
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, before;
     sigemptyset(&action.sa_mask);
-    sigaction(signal_number, &action, NULL);
+    sigaction(signal_number, NULL, &before);
+    if (handler == on_interrupt || before.sa_handler != SIG_IGN) /* nohup stays in force */
+        sigaction(signal_number, &action, NULL);
 }
 
 void exit_on_interrupt(void)
 {
     interrupts_are_caught = 0;
-    handle(SIGINT);
+    handle(SIGINT, on_interrupt);
+    handle(SIGTERM, on_end);
+    handle(SIGHUP, on_end);
 }
 
 void catch_interrupts(void)
 {
     interrupted = 0;
     interrupts_are_caught = 1;
-    handle(SIGINT);
+    handle(SIGINT, on_interrupt);
 }
 
 void end_within(int seconds)
 {
     patience = seconds;
     alarm(0);
-    handle(SIGALRM);
+    handle(SIGALRM, on_interrupt);
 }
 
 void prepare_writing(void)
 {
     catch_interrupts();
+    writing = 1;
     signal(SIGXFSZ, SIG_IGN);
 }

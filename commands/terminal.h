@@ -33,12 +33,14 @@ void emergency_cleanup(void);          /* does what these two ask for; async-sig
 
 /* Set by SIGINT after catch_interrupts(). Before that, and the second time, SIGINT ends the program with 130. */
 extern volatile int interrupted;
-void exit_on_interrupt(void); /* what main() starts with; takes catch_interrupts() back */
+/* What main() starts with; takes catch_interrupts() back. SIGTERM and SIGHUP, unless they are ignored, also end the
+ * program, after emergency_cleanup(). */
+void exit_on_interrupt(void);
 void catch_interrupts(void);
 /* After catch_interrupts(): end the program this many seconds after SIGINT if it has not ended by itself; 0: never. */
 void end_within(int seconds);
-/* To be called before files are written: SIGINT only sets `interrupted`, and a limit of file size is an error like a
- * full disk. */
+/* To be called before files are written: SIGINT, SIGTERM and SIGHUP only set `interrupted`, and a limit of file size is
+ * an error like a full disk. */
 void prepare_writing(void);
 
 /* ---- progress ---- */

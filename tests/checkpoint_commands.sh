@@ -179,7 +179,7 @@ ln m.safetensors hard.safetensors
 ln -s m.safetensors soft.safetensors
 for name in m hard soft; do
     says "merge over the input" "same file" "$RUN" merge m.safetensors $name.safetensors
-    says "npy over the input" "file of the model itself" "$RUN" info m.safetensors --tensor model.norm.weight --npy $name.safetensors
+    says "npy over the input" "same file as the input" "$RUN" info m.safetensors --tensor model.norm.weight --npy $name.safetensors
 done
 same "output over input" m.safetensors before.safetensors
 mkdir -p self

@@ -548,6 +548,11 @@ static void test_patches(void)
     edit_end(&e);
     check(set_bytes(&b, "a", 1020, "end", 3, &e, err) == 0, "%s", err);
     edit_end(&e);
+    check(patch_write(&a, &b, patch, false, NULL, NULL, &size, err) != 0 && strstr(err, "was changed") &&
+              !file_exists(patch),
+          "a file that was changed after it had been opened: %s", err);
+    checkpoint_close(&b);
+    open_model(&b, tuned);
     check(patch_write(&a, &b, patch, false, NULL, NULL, &size, err) == 0, "%s", err);
     check(size.tensors == 1 && size.ranges == 2 && size.bytes == 18, "%" PRIu64 " bytes", size.bytes);
     check(patch_write(&a, &b, patch, false, NULL, NULL, &size, err) != 0 && strstr(err, "exists"), "%s", err);

@@ -1,7 +1,10 @@
-/* checkpoint/shards.c: splitting, merging, and the writer of one shard. */
+/* checkpoint/split.c: splitting, merging, and the writer of one shard. */
 #include "base/base.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -97,6 +100,82 @@ static void test_split(void)
     check(same_bytes(path, in_folder("again.safetensors")), "the input is as it was");
 }
 
+/* A FileProgress that changes the file *context without a lock, as other programs do. */
+static int change_file(void *context, uint64_t bytes)
+{
+    (void)bytes;
+    int fd = open(context, O_WRONLY);
+    check(fd >= 0 && pwrite(fd, "x", 1, 900) == 1, "%s", (const char *)context);
+    close(fd);
+    return 0;
+}
+
+/* Nothing appears that was made of a file which changed meanwhile. */
+static void test_changed(void)
+{
+    char err[512], path[512];
+    size_t shards;
+    const struct timespec long_ago[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    snprintf(path, sizeof path, "%s", in_folder("changed.safetensors"));
+    const char *to = in_folder("torn"), *one = in_folder("torn.safetensors");
+    Checkpoint c;
+    write_model(path, "{" ENTRY("a", "U8", "[1000]", "[0,1000]") "}", NULL, 1000);
+    check(utimensat(AT_FDCWD, path, long_ago, 0) == 0, "an old file");
+    open_model(&c, path);
+    check(split_merge(&c, one, false, note_progress, &progress_calls, err) == 0 && unlink(one) == 0, "%s", err);
+    check(split_merge(&c, one, false, change_file, path, err) != 0 && strstr(err, "was changed"), "%s", err);
+    check(split_model(&c, to, 1 << 20, false, NULL, NULL, &shards, err) != 0 && strstr(err, "was changed"), "%s", err);
+    check(!file_exists(one) && !file_exists(to), "nothing is left");
+    checkpoint_close(&c);
+}
+
+/* A model of n tensors, of one byte each. */
+static void write_bytes_model(const char *path, size_t n)
+{
+    Text header = {0};
+    unsigned char *data = calloc(n, 1);
+    for (size_t i = 0; i < n; i++) {
+        char entry[128];
+        int length = snprintf(entry, sizeof entry,
+                              "%s\"t%zu\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}", i ? "," : "{", i, i,
+                              i + 1);
+        check(text_append(&header, entry, (size_t)length) == 0, "memory");
+    }
+    check(text_append(&header, "}", 1) == 0, "memory");
+    write_model(path, header.bytes, data, n);
+    text_free(&header);
+    free(data);
+}
+
+/* A thousand shards can be written, and read by a process that may have fewer files open, until it asks for more. */
+static void test_many_shards(void)
+{
+    char err[512];
+    size_t shards;
+    const char *path = in_folder("many.safetensors"), *to = in_folder("many");
+    struct rlimit few = {.rlim_cur = 100, .rlim_max = RLIM_INFINITY}, before;
+    Checkpoint c;
+    write_bytes_model(path, 1001);
+    open_model(&c, path);
+    check(split_model(&c, to, 1, false, NULL, NULL, &shards, err) != 0 && strstr(err, "1001 files") && !file_exists(to),
+          "%s", err);
+    checkpoint_close(&c);
+    write_bytes_model(path, 200);
+    open_model(&c, path);
+    check(split_model(&c, to, 1, false, NULL, NULL, &shards, err) == 0 && shards == 200, "%s", err);
+    checkpoint_close(&c);
+    check(getrlimit(RLIMIT_NOFILE, &before) == 0, "the limit");
+    few.rlim_max = before.rlim_max;
+    check(setrlimit(RLIMIT_NOFILE, &few) == 0, "a soft limit of 100");
+    open_model(&c, to);
+    check(checkpoint_tensor_count(&c) == 200, "all shards are open");
+    checkpoint_close(&c);
+    few.rlim_max = 100;
+    check(setrlimit(RLIMIT_NOFILE, &few) == 0, "a hard limit of 100");
+    check(checkpoint_open(&c, to, false, err) != 0 && strstr(err, "200 shards") && strstr(err, "only 100 files"), "%s",
+          err);
+}
+
 /* The writer refuses what readers would refuse. */
 static void test_writer(void)
 {
@@ -133,6 +212,8 @@ int main(void)
     open_folder("split");
     test_split();
     test_writer();
+    test_changed();
+    test_many_shards(); /* lowers a limit for good */
     remove_folder();
     return report("split");
 }

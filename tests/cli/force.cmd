@@ -20,6 +20,18 @@ printf '/save --force c.json\n' | run chat -m m -q
 grep -l precious a.npy l.f32 p.safetensors one.safetensors
 cat c.json
 run merge m m/model.safetensors --force
+run merge m m/config.json --force
+run diff m b.safetensors --patch m/tokenizer.json --force >/dev/null
+run split m sharded --by-layer -q
+run merge sharded sharded/model.safetensors.index.json --force
+run split sharded sharded --max-shard-size 1MB --force
+echo 'a prompt' >prompt
+run logits -m m -f prompt --all --out prompt --force -q
+cat prompt
+ln -s nothing link
+mkdir folder
+for name in link folder /dev/null; do run merge m $name --force; done
+readlink link
 # a folder with another model's files
 mkdir parts
 echo '{"model_type":"other"}' >parts/config.json
