@@ -154,13 +154,14 @@ int cmd_bench(int argc, char **argv)
     const Option options[] = {
         {'p', "prompt", "N", OPTION_SIZE, &b.prompt, "tokens of the prompt (default 512; 0: no prefill)"},
         {'n', "tokens", "N", OPTION_SIZE, &b.tokens, "tokens to generate (default 128; 0: none)"},
-        {'d', "depth", "N", OPTION_SIZE, &b.depth, "tokens in the cache before generation starts (default 0)"},
+        {'d', "depth", "N", OPTION_SIZE, &b.depth, "tokens in the cache before that (default 0)"},
         {'r', "rounds", "N", OPTION_COUNT, &b.rounds, "number of rounds; medians are printed (default 3)"},
+        JSON_OPTION,
         {0},
     };
     options_parse(argc, argv, options, NULL,
                   "run bench -w bf16\n"
-                  "run bench -w q8 -t 1 -p 0 -n 64 -d 2048 --json\n");
+                  "run bench -w q8 -t 1 -p 0 -n 64 -d 256 --json\n");
 
     Session s;
     session_open(&s, false, 1);

@@ -573,14 +573,14 @@ int cmd_chat(int argc, char **argv)
     const char *system = NULL;
     SamplingArguments a = sampling_arguments();
     const Option options[] = {
-        {0, "system", "TEXT", OPTION_TEXT, &system, "system message (default: the chat template's)"},
+        {0, "system", "TEXT", OPTION_ANY, &system, "system message (default: the chat template's)"},
         {'n', "max-tokens", "N", OPTION_COUNT, &c.max_tokens, "stop an answer after N tokens"},
         SAMPLING_OPTIONS(a),
         {0},
     };
     options_parse(argc, argv, options, NULL,
                   "run chat\n"
-                  "run chat -m Qwen/Qwen2.5-0.5B-Instruct -w bf16 --system \"Be brief.\"\n"
+                  "run chat -w bf16 --system \"Be brief.\"\n"
                   "run chat --greedy -q <questions.txt >answers.txt    # a line each\n"
                   "\n"
                   "In the chat, /help lists its commands: /system /reset /undo /retry /save ...\n");

@@ -30,26 +30,24 @@ static GenerateArguments parse_generate(int argc, char **argv)
     a.sampling = sampling_arguments();
     const Option options[] = {
         {'n', "max-tokens", "N", OPTION_SIZE, &a.max_tokens,
-         "stop after N new tokens (default: at an end token or a full context)"},
+         "stop after N tokens (default: when the text ends)"},
         PROMPT_OPTIONS(a.from),
         SAMPLING_OPTIONS(a.sampling),
         {0, "stop", "TEXT", OPTION_LIST, &a.stops, "stop before TEXT; may be given several times"},
         {0, "ignore-eos", NULL, OPTION_FLAG, &a.ignore_eos, "do not stop at end tokens"},
-        {0, "chat", NULL, OPTION_FLAG, &a.chat, "treat the prompt as a user's message: wrap it in the chat template"},
-        {0, "system", "TEXT", OPTION_TEXT, &a.system, "system message (implies --chat)"},
+        {0, "chat", NULL, OPTION_FLAG, &a.chat, "the prompt is a user's message, in the chat template"},
+        {0, "system", "TEXT", OPTION_ANY, &a.system, "system message (implies --chat)"},
         {0, "no-echo", NULL, OPTION_FLAG, &a.no_echo, "print the continuation without the prompt"},
         {0, "max-seconds", "S", OPTION_NUMBER, &a.max_seconds, "stop after S seconds (0: no limit)"},
+        JSON_OPTION,
         {0},
     };
     int count = options_parse(argc, argv, options, NULL,
                               "run generate \"Once upon a time\"\n"
-                              "run generate -m Qwen/Qwen2.5-0.5B-Instruct --chat \"Why is the sky blue?\"\n"
+                              "run generate --chat \"Why is the sky blue?\" -w bf16\n"
                               "run generate -n 50 --temperature 0.8 --seed 7 -f prompt.txt\n"
-                              "echo -n \"1, 2, 3,\" | run generate --greedy --stop . --json\n");
+                              "printf \"1, 2, 3,\" | run generate --greedy --stop . --json\n");
     a.chat = a.chat || a.system;
-    for (size_t i = 0; i < a.stops.count; i++)
-        if (!*a.stops.items[i])
-            usage_error("--stop: the text is empty");
     if (a.from.ids && a.chat)
         usage_error("give --ids or --chat, not both");
     sampling_check(&a.sampling);
@@ -177,8 +175,6 @@ static void print_statistics(const Session *s, const Generated *g, size_t n_prom
     notice("%zu token%s%s; prompt %zu%s; load %.2f s; %s, %d thread%s, %s%s", g->ids.count, plural(g->ids.count), rate,
            n_prompt, prompt, s->load_seconds, weights_mode_name(mode), threads_count(),
            plural((uint64_t)threads_count()), cpu_level_name(cpu_level()), seed);
-    if (mode == MODE_F32 && s->holds_16_bits)
-        notice("-w bf16 gives the same text about twice as fast");
 }
 
 static void write_json(const Session *s, const Generated *g, const IdList *prompt, uint64_t seed)

@@ -66,12 +66,20 @@ static Tokenizer *finish_tokenizer(TokenizerLoad *load, bool needed)
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
+/* What --weights says, else RUN_WEIGHTS in the environment, else f32. */
 static WeightMode wanted_mode(void)
 {
+    const char *from = "--weights", *name = common.weights;
+    if (!name) {
+        from = "RUN_WEIGHTS in the environment";
+        name = getenv("RUN_WEIGHTS");
+    }
+    if (!name || !*name)
+        return MODE_F32;
     for (int mode = MODE_F32; mode <= MODE_Q4; mode++)
-        if (!strcmp(common.weights, weights_mode_name((WeightMode)mode)))
+        if (!strcmp(name, weights_mode_name((WeightMode)mode)))
             return (WeightMode)mode;
-    usage_error("--weights: '%.100s' is not one of f32, bf16, q8 and q4", common.weights);
+    usage_error("%s: '%.100s' is not one of f32, bf16, q8 and q4", from, name);
 }
 
 KvType session_kv_type(WeightMode mode)
@@ -132,9 +140,6 @@ static void load_weights(Session *s, WeightMode mode)
     const Matrix *m;
     for (size_t i = 0; (m = matrix_at(&s->model, i)); i++)
         s->weight_bytes += weights_matrix_bytes(m->type, m->rows, m->cols);
-    SafetensorsTensor embedding;
-    s->holds_16_bits =
-        !safetensors_find(st, "model.embed_tokens.weight", &embedding) && dtype_bits(embedding.dtype) == 16;
 }
 
 /* While the tokenizer is still being read, ask the system for the pages that the first token will need anyway. */

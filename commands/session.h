@@ -17,7 +17,6 @@ typedef struct {
     RunState state;
     double load_seconds;
     uint64_t weight_bytes; /* read for one token */
-    bool holds_16_bits;    /* the file's matrices are BF16 or F16 */
 } Session;
 
 /* Open what -m names, or the default model: start the pool, load the weights, read the tokenizer. most_logits: how many
