@@ -71,19 +71,21 @@ static void print_commands(FILE *out)
                  ": Qwen2.5 checkpoints, inspected and run on a CPU\n\nusage: run COMMAND [options] [arguments]\n\n");
     for (const Command *c = commands; c->name; c++)
         fprintf(out, "  %-11s %-11s %s\n", c->name, c->arguments, c->summary);
-    fprintf(out, "\nrun COMMAND --help lists its options; run --version prints the version\n\n"
-                 "MODEL, or -m MODEL for commands that run one: a folder, a .safetensors file, an\n"
-                 "index.json, or a hub id in the local Hugging Face cache. Without it they use the\n"
-                 "model in the current folder, else a tiny demo model. %s fetches\n"
-                 "Qwen2.5-0.5B-Instruct into the current folder.\n\n"
-                 "examples:\n"
-                 "  run generate \"Once upon a time\" -n 50\n"
-                 "  run chat -w bf16                  # the same text as f32, about twice as fast\n"
-                 "  run info .\n\n"
-                 "exit codes: 0 success, 1 a bad file or a failed run, 2 wrong usage, 130 after\n"
-                 "Ctrl-C; of diff: 0 the same, 1 different, 2 trouble\n"
-                 "environment: RUN_WEIGHTS (default of -w), HF_HUB_CACHE, HF_HOME (hub ids),\n"
-                 "NO_COLOR, RUN_ISA (kernels)\n", download_command());
+    fprintf(out,
+            "\nrun COMMAND --help lists its options; run --version prints the version\n\n"
+            "MODEL, or -m MODEL for commands that run one: a folder, a .safetensors file, an\n"
+            "index.json, or a hub id in the local Hugging Face cache. Without it they use the\n"
+            "model in the current folder, else a tiny demo model. %s fetches\n"
+            "Qwen2.5-0.5B-Instruct into the current folder.\n\n"
+            "examples:\n"
+            "  run generate \"Once upon a time\" -n 50\n"
+            "  run chat -w bf16                  # the same text as f32, about twice as fast\n"
+            "  run info\n\n"
+            "exit codes: 0 success, 1 a bad file or a failed run, 2 wrong usage, 130 after\n"
+            "Ctrl-C; of diff: 0 the same, 1 different, 2 trouble\n"
+            "environment: RUN_WEIGHTS (default of -w), HF_HUB_CACHE, HF_HOME (hub ids),\n"
+            "NO_COLOR, RUN_ISA (kernels)\n",
+            download_command());
 }
 
 static const Command *find_command(const char *name)

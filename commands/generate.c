@@ -29,8 +29,7 @@ static GenerateArguments parse_generate(int argc, char **argv)
     static GenerateArguments a = {.max_tokens = SIZE_MAX};
     a.sampling = sampling_arguments();
     const Option options[] = {
-        {'n', "max-tokens", "N", OPTION_SIZE, &a.max_tokens,
-         "stop after N tokens (default: when the text ends)"},
+        {'n', "max-tokens", "N", OPTION_SIZE, &a.max_tokens, "stop after N tokens (default: when the text ends)"},
         PROMPT_OPTIONS(a.from),
         SAMPLING_OPTIONS(a.sampling),
         {0, "stop", "TEXT", OPTION_LIST, &a.stops, "stop before TEXT; may be given several times"},

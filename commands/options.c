@@ -84,7 +84,7 @@ static const OtherName other_options[] = {
     {"m model model-path o out output", "FILE", "FILE"},
     {"o output", "out", NULL},
     {"o out output", NULL, "the answer goes to standard output: add > FILE"},
-    {"device n-gpu-layers ngl", NULL, "the CPU computes everything"},
+    {"device n-gpu-layers ngl", NULL, "everything runs on the CPU"},
     {"i interactive", NULL, "run chat is interactive"},
     {"color no-color", NULL, "colors are for terminals only, and not with NO_COLOR=1 in the environment"},
     {"v verbose V version", NULL, "run --version prints the version"},
@@ -130,7 +130,7 @@ static const Option common_table[] = {
     {'w', "weights", "MODE", OPTION_TEXT, &common.weights,
      "f32; bf16: the same text about twice as fast; q8, q4: quantized (default: RUN_WEIGHTS, else f32)"},
     THREADS_OPTION,
-    {0, "ctx", "N", OPTION_COUNT, &common.ctx, "tokens of prompt and answer (default: the model's limit)"},
+    {0, "ctx", "N", OPTION_COUNT, &common.ctx, "tokens of prompt and answer (default: model's limit)"},
     {0, "block", "N", OPTION_COUNT, &common.block, "read the prompt in blocks of N tokens (default 512)"},
     {0, "kv", "TYPE", OPTION_TEXT, &common.kv, "keys and values: f32, or f16 (default of q8 and q4)"},
     {0, "fast", NULL, OPTION_FLAG, &common.fast, "allow rounding to BF16 while the prompt is read"},
@@ -163,8 +163,7 @@ static const Option *find_option(const Parser *p, const char *name, size_t lengt
 
 static bool applies(const Parser *p, const OtherName *row)
 {
-    return !row->ours || !strcmp(row->ours, this_command->arguments) ||
-           find_option(p, row->ours, strlen(row->ours), 0);
+    return !row->ours || !strcmp(row->ours, this_command->arguments) || find_option(p, row->ours, strlen(row->ours), 0);
 }
 
 /* What an unknown option could mean. */
@@ -197,12 +196,13 @@ _Noreturn static void refuse_option(const Parser *p, const char *typed, const ch
     if (g.other && !g.other->ours)
         usage_error("unknown option '%.*s': %s", shown, typed, g.other->say);
     if (g.other && g.other->say)
-        usage_error("unknown option '%.*s': that is an argument: run %s %s", shown, typed, this_command->name,
+        usage_error("unknown option '%.*s': give it as an argument: run %s %s", shown, typed, this_command->name,
                     g.other->say);
     if (g.other || g.option)
         usage_error("unknown option '%.*s': did you mean --%s?", shown, typed, g.other ? g.other->ours : g.option);
+    bool is_argument = typed[1] != '-' && this_command->most > 0;
     usage_error("unknown option '%.*s'%s", shown, typed,
-                typed[1] == '-' ? "" : "; put -- before an argument that begins with -");
+                is_argument ? "; put -- before an argument that begins with -" : "");
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
@@ -462,7 +462,7 @@ int options_parse(int argc, char **argv, const Option *options, const char *usag
     if (count < this_command->least)
         usage_error("too few arguments: run %s %s", this_command->name, this_command->arguments);
     if (count > this_command->most && !this_command->most)
-        usage_error("it takes no argument such as '%.100s'", argv[1]);
+        usage_error("'%.100s': this command takes no arguments", argv[1]);
     if (count > this_command->most)
         usage_error("too many arguments: '%.100s'; quotes keep several words together", argv[this_command->most + 1]);
     return count;
