@@ -94,10 +94,21 @@ void weights_view_arrays(TransformerWeights *w, const Config *c)
 
 void weights_free(TransformerWeights *w)
 {
-    float *const arrays[] = {
-        w->token_embedding_table, w->input_layernorm, w->q_proj, w->q_bias, w->k_proj, w->k_bias,
-        w->v_proj, w->v_bias, w->o_proj, w->post_attention_layernorm, w->gate_proj, w->up_proj,
-        w->down_proj, w->norm, w->lm_head == w->token_embedding_table ? NULL : w->lm_head};
+    float *const arrays[] = {w->token_embedding_table,
+                             w->input_layernorm,
+                             w->q_proj,
+                             w->q_bias,
+                             w->k_proj,
+                             w->k_bias,
+                             w->v_proj,
+                             w->v_bias,
+                             w->o_proj,
+                             w->post_attention_layernorm,
+                             w->gate_proj,
+                             w->up_proj,
+                             w->down_proj,
+                             w->norm,
+                             w->lm_head == w->token_embedding_table ? NULL : w->lm_head};
     for (size_t i = 0; i < COUNT_OF(arrays); i++)
         free(arrays[i]);
     free(w->storage);
@@ -298,8 +309,8 @@ int run_state_init(RunState *s, const Config *c, KvType type, size_t ctx, size_t
 void run_state_free(RunState *s)
 {
     kv_cache_free(&s->cache);
-    void *const buffers[] = {s->x,    s->xb,     s->q,      s->k,        s->v,      s->att,
-                             s->gate, s->up,     s->logits, s->inv_freq, s->cosine, s->sine,
+    void *const buffers[] = {s->x,        s->xb,          s->q,       s->k,        s->v,      s->att,
+                             s->gate,     s->up,          s->logits,  s->inv_freq, s->cosine, s->sine,
                              s->piece_of, s->position_of, s->queries, s->ws.memory};
     for (size_t i = 0; i < COUNT_OF(buffers); i++)
         free(buffers[i]);

@@ -108,18 +108,18 @@ typedef struct {
 /* The buffers of a step, and the cache of the sequence that most commands run. */
 typedef struct {
     KvCache cache;
-    size_t block;       /* most tokens in one forward() */
-    size_t most_logits; /* how many tokens can have logits in one forward() */
-    float *x;           /* [block][dim], the residual stream */
-    float *xb;          /* [block][dim], x normalized: the input of the projections */
-    float *q;           /* [block][q_dim] */
-    float *k, *v;       /* [block][kv_dim] */
-    float *att;         /* [block][q_dim], attention's output */
-    float *gate;        /* [block][hidden_dim] */
-    float *up;          /* [block][hidden_dim] */
-    float *logits;      /* [most_logits][vocab] */
-    float *inv_freq;    /* [head_dim / 2] */
-    float rope_scale;   /* YaRN's factor on cosine and sine; 1 without */
+    size_t block;         /* most tokens in one forward() */
+    size_t most_logits;   /* how many tokens can have logits in one forward() */
+    float *x;             /* [block][dim], the residual stream */
+    float *xb;            /* [block][dim], x normalized: the input of the projections */
+    float *q;             /* [block][q_dim] */
+    float *k, *v;         /* [block][kv_dim] */
+    float *att;           /* [block][q_dim], attention's output */
+    float *gate;          /* [block][hidden_dim] */
+    float *up;            /* [block][hidden_dim] */
+    float *logits;        /* [most_logits][vocab] */
+    float *inv_freq;      /* [head_dim / 2] */
+    float rope_scale;     /* YaRN's factor on cosine and sine; 1 without */
     float *cosine, *sine; /* [block][head_dim / 2] */
     Piece *pieces;        /* of this step: [n_pieces]; NULL if all tokens continue `cache` */
     size_t n_pieces;

@@ -313,8 +313,7 @@ int file_copy(int out, uint64_t out_offset, int in, uint64_t in_offset, uint64_t
             break;
         for (uint64_t done = 0; done < n;) {
             uint64_t from = data + done;
-            ssize_t copied = copy_some(out, out_offset + (from - in_offset), in, from,
-                                       (size_t)MIN(n - done, PIECE));
+            ssize_t copied = copy_some(out, out_offset + (from - in_offset), in, from, (size_t)MIN(n - done, PIECE));
             if (copied < 0 && errno == EINTR)
                 continue;
             if (copied < 0)

@@ -250,7 +250,8 @@ int checkpoint_read_config(Checkpoint *c, Config *config, char err[512])
     free(path);
     int status = text ? config_parse(config, text, length, shown, err) : -1;
     free(text);
-    if (status == 0 && config->tie_word_embeddings && has_other_head(c))
+    c->untied = status == 0 && config->tie_word_embeddings && has_other_head(c);
+    if (c->untied)
         config->tie_word_embeddings = false;
     return status;
 }

@@ -9,6 +9,7 @@ typedef struct {
     char *argument;      /* what the user named */
     char *directory;     /* folder of the weights: config.json and the tokenizer are looked for here */
     char *index_path;    /* model.safetensors.index.json, or NULL when there is one file */
+    bool untied; /* config.json ties the head to the embedding, but the file has another: that is the head */
     bool from_directory; /* the argument named a model (directory, index, hub id) rather than one file */
     SafetensorsFile st;  /* one file, or all shards */
 } Checkpoint;

@@ -34,11 +34,11 @@ enum {
 
 /* As it is on disk: 144 bytes, little-endian like the machine. */
 typedef struct {
-    char magic[8];  /* "RUNUNDO1" */
+    char magic[8]; /* "RUNUNDO1" */
     uint64_t state;
-    uint64_t step;  /* files that were changed together have the same */
-    uint64_t files; /* that the step changed */
-    uint64_t size;  /* of FILE */
+    uint64_t step;                 /* files that were changed together have the same */
+    uint64_t files;                /* that the step changed */
+    uint64_t size;                 /* of FILE */
     unsigned char header_hash[32]; /* SHA-256 of FILE's header with its length */
     uint64_t records_bytes;
     unsigned char records_hash[32]; /* SHA-256 of the records */
@@ -46,10 +46,10 @@ typedef struct {
 } JournalHead;
 
 typedef struct {
-    char *path, *old; /* FILE.undo, FILE.undo.old */
-    char *part;       /* NULL until it is begun */
-    JournalHead head;        /* as it was read, or as it will be written */
-    FileBuffer records;      /* on their way to `part`, which is records.fd; -1: not begun */
+    char *path, *old;   /* FILE.undo, FILE.undo.old */
+    char *part;         /* NULL until it is begun */
+    JournalHead head;   /* as it was read, or as it will be written */
+    FileBuffer records; /* on their way to `part`, which is records.fd; -1: not begun */
     Sha256 records_hash;
     bool published; /* this step's journal has the name FILE.undo */
     bool kept_old;  /* an earlier one has become FILE.undo.old */

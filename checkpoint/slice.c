@@ -22,8 +22,9 @@ static bool skip(const char **p, char c)
     return true;
 }
 
-/* Read a signed whole number, or nothing (then *given is false). Advances *p. -1 if it is too large for 63 bits. */
-static int read_bound(const char **p, bool *given, int64_t *value)
+/* Read a signed whole number, or nothing (then *given is false). What is beyond 63 bits is beyond every axis, too, and
+ * clipped. Advances *p. */
+static void read_bound(const char **p, bool *given, int64_t *value)
 {
     const char *s = *p + strspn(*p, " ");
     bool negative = skip(&s, '-');
@@ -32,13 +33,10 @@ static int read_bound(const char **p, bool *given, int64_t *value)
         skip(&s, '+');
     *given = *s >= '0' && *s <= '9';
     for (; *s >= '0' && *s <= '9'; s++)
-        if (__builtin_mul_overflow(size, 10u, &size) || __builtin_add_overflow(size, (uint64_t)(*s - '0'), &size) ||
-            size > INT64_MAX)
-            return -1;
+        size = MIN(MIN(size, (uint64_t)INT64_MAX / 10) * 10 + (uint64_t)(*s - '0'), INT64_MAX);
     if (*given)
         *p = s + strspn(s, " ");
     *value = negative ? -(int64_t)size : (int64_t)size;
-    return 0;
 }
 
 /* Bounds below zero count from the end; then they are clipped to low .. high. */
@@ -88,8 +86,7 @@ static int parse_axis(const char **p, const SafetensorsTensor *t, size_t axis, S
     if (t->shape[axis] > INT64_MAX)
         return tensor_fail(err, NULL, t, "axis %zu is too long to be sliced: %" PRIu64, axis, t->shape[axis]);
     do {
-        if (read_bound(p, &given[parts], &bound[parts]) != 0)
-            return tensor_fail(err, NULL, t, "slice \"%.60s\": that number is too large", start);
+        read_bound(p, &given[parts], &bound[parts]);
         parts++;
     } while (parts < 3 && skip(p, ':'));
     *p += strspn(*p, " ");

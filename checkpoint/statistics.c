@@ -175,12 +175,19 @@ static void add_finite(Statistics *total, const double *x, size_t n)
     add_statistics(total, &t);
 }
 
-/* A Take: each chunk of the slice has statistics of its own. */
+typedef struct {
+    Statistics *chunks; /* each chunk of the slice has statistics of its own */
+    double scale;       /* of the numbers, a power of two: their squares must not overflow or vanish */
+} Gathering;
+
 static void take_statistics(void *context, double *x, size_t n, uint64_t times, uint64_t at, int thread)
 {
-    Statistics *total = (Statistics *)context + at / CHUNK;
+    const Gathering *g = context;
+    Statistics *total = g->chunks + at / CHUNK;
     size_t finite = 0, others = 0;
     (void)thread;
+    for (size_t i = 0; i < n && g->scale != 1; i++)
+        x[i] *= g->scale;
     for (size_t i = 0; i < n; i++)
         if (!isfinite(x[i]))
             others++;
@@ -198,17 +205,32 @@ static void take_statistics(void *context, double *x, size_t n, uint64_t times, 
         add_finite(total, x, finite);
 }
 
-int statistics_compute(const Slice *s, Statistics *stats, char err[512])
+static int compute_scaled(const Slice *s, double scale, Statistics *stats, char err[512])
 {
     size_t n = (size_t)(s->elements / CHUNK) + 1;
-    Statistics *chunks = calloc(n, sizeof *chunks);
-    if (!chunks)
+    Gathering g = {calloc(n, sizeof *g.chunks), scale};
+    if (!g.chunks)
         return tensor_fail(err, NULL, s->tensor, "out of memory for statistics of %" PRIu64 " elements", s->elements);
-    int status = scan_slice(s, take_statistics, chunks, false, err);
+    int status = scan_slice(s, take_statistics, &g, false, err);
     *stats = (Statistics){0};
     for (size_t i = 0; i < n; i++)
-        add_statistics(stats, &chunks[i]);
-    free(chunks);
+        add_statistics(stats, &g.chunks[i]);
+    free(g.chunks);
+    return status;
+}
+
+int statistics_compute(const Slice *s, Statistics *stats, char err[512])
+{
+    int status = compute_scaled(s, 1, stats, err);
+    double largest = fmax(fabs(stats->min), fabs(stats->max));
+    if (status == 0 && largest > 0 && (largest > 0x1p500 || largest < 0x1p-450)) { /* only F64 numbers */
+        int exponent = MAX(ilogb(largest), -1000);
+        Statistics scaled;
+        status = compute_scaled(s, ldexp(1, -exponent), &scaled, err);
+        stats->mean = ldexp(scaled.mean, exponent);
+        stats->std = ldexp(sqrt(scaled.std / (double)finite_of(stats)), exponent);
+        return status;
+    }
     if (finite_of(stats) == 0)
         stats->min = stats->max = stats->mean = stats->std = (double)NAN;
     else

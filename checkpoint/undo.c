@@ -66,8 +66,8 @@ static JournalHead choose_step(const Search *s)
     JournalHead step = s->files[0].journal.head;
     for (size_t i = 1; i < s->n; i++) {
         const JournalHead *h = &s->files[i].journal.head;
-        bool better = (h->state == JOURNAL_DONE) == (step.state == JOURNAL_DONE) ? h->step > step.step
-                                                                                 : h->state != JOURNAL_DONE;
+        bool better =
+            (h->state == JOURNAL_DONE) == (step.state == JOURNAL_DONE) ? h->step > step.step : h->state != JOURNAL_DONE;
         if (better)
             step = *h;
     }

@@ -176,6 +176,50 @@ uint64_t weights_copy_bytes(const Config *c, WeightMode mode)
     return total;
 }
 
+/* ---- what is left over ------------------------------------------------------------------------------------------- */
+
+/* Whether a tensor is a weight of the model; true of what transformers passes over without a word, too. */
+static bool is_used(const SafetensorsTensor *t, const Config *c)
+{
+    static const char layers[] = "model.layers.", ignored[] = "rotary_emb.inv_freq";
+    char name[128], *end;
+    if (t->name_length >= sizeof name)
+        return false;
+    memcpy(name, t->name, t->name_length);
+    name[t->name_length] = '\0';
+    if (strlen(name) != t->name_length)
+        return false;
+    if (strstr(name, ignored))
+        return true;
+    for (size_t i = 0; i < COUNT_OF(outer_rows); i++)
+        if (strcmp(name, outer_rows[i].name) == 0)
+            return true;
+    if (strncmp(name, layers, strlen(layers)) != 0)
+        return false;
+    size_t layer = strtoull(name + strlen(layers), &end, 10);
+    for (size_t i = 0; i < COUNT_OF(layer_rows) && *end == '.' && layer < c->n_layers; i++)
+        if (strcmp(end + 1, layer_rows[i].name) == 0)
+            return true;
+    return false;
+}
+
+size_t weights_unused(const SafetensorsFile *st, const Config *c, char sentence[512])
+{
+    size_t n = 0, used = 0;
+    char names[300] = "", shown[TEXT_PRINTABLE];
+    for (size_t i = 0; i < st->n_tensors; i++) {
+        const SafetensorsTensor *t = &st->tensors[i];
+        if (is_used(t, c))
+            continue;
+        if (n++ < 3 && used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", n > 1 ? ", " : "",
+                                     text_printable(t->name, t->name_length, shown));
+    }
+    if (n > 0)
+        fail(sentence, "the model does not use %zu of the tensors: %s%s", n, names, n > 3 ? ", ..." : "");
+    return n;
+}
+
 /* ---- loading ----------------------------------------------------------------------------------------------------- */
 
 static int compare_items(const void *left, const void *right)

@@ -18,6 +18,10 @@ uint64_t weights_matrix_bytes(WeightType type, size_t rows, size_t cols);
  * shapes otherwise. */
 int weights_check(SafetensorsFile *st, const Config *c, char err[512]);
 
+/* Find tensors that the model does not use, but for those that transformers passes over, too. Returns how many, and a
+ * sentence that names the first ones. */
+size_t weights_unused(const SafetensorsFile *st, const Config *c, char sentence[512]);
+
 /* Bytes of the copy that a mode makes of a model's weights; MODE_BF16 makes none: 0. UINT64_MAX as above. */
 uint64_t weights_copy_bytes(const Config *c, WeightMode mode);
 

@@ -12,6 +12,7 @@
 #include "kernels/vector.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 
@@ -100,6 +101,14 @@ static void measure(Session *s, Bench *b)
     free(ids);
 }
 
+/* Decoding's share of the bandwidth. NaN, which JSON writes as null, if that says nothing: the caches hold the weights,
+ * or another process slowed one of the two measurements. */
+static double share(const Session *s, const Bench *b)
+{
+    double share = b->tokens && b->bandwidth > 0 ? b->decode_gb_s / b->bandwidth : (double)NAN;
+    return s->weight_bytes > BEYOND_CACHES && share <= 1 ? share : (double)NAN;
+}
+
 static void write_json(const Session *s, const Bench *b)
 {
     write_number("{\"load_ms\":", 1e3 * s->load_seconds);
@@ -108,9 +117,9 @@ static void write_json(const Session *s, const Bench *b)
     write_number(",\"tok_s\":", b->prefill);
     printf("},\"decode\":{\"context\":%zu,\"tokens\":%zu", b->depth, b->tokens);
     write_number(",\"tok_s\":", b->decode);
-    write_number(",\"gb_s\":", b->decode_gb_s);
-    write_number(",\"bandwidth_share\":", b->bandwidth > 0 ? b->decode_gb_s / b->bandwidth : 0);
-    write_number("},\"bandwidth_gb_s\":", b->bandwidth);
+    write_number(",\"gb_s\":", s->weight_bytes > BEYOND_CACHES ? b->decode_gb_s : (double)NAN);
+    write_number(",\"bandwidth_share\":", share(s, b));
+    write_number("},\"bandwidth_gb_s\":", s->weight_bytes > BEYOND_CACHES ? b->bandwidth : (double)NAN);
     write_number(",\"peak_rss_mb\":", peak_megabytes());
     printf(",\"weight_bytes\":%" PRIu64 ",\"rounds\":%zu,\"weights\":\"%s\",\"threads\":%d,\"isa\":\"%s\"}\n",
            s->weight_bytes, b->rounds, weights_mode_name(s->model.weights.mode), threads_count(),
@@ -127,11 +136,13 @@ static void print_table(const Session *s, const Bench *b)
     if (b->prompt)
         printf("prefill      %.1f tok/s over %zu tokens\n", b->prefill, b->prompt);
     if (b->tokens)
-        printf("decode       %.1f tok/s over %zu tokens after %zu; %.1f GB/s\n", b->decode, b->tokens, b->depth,
-               b->decode_gb_s);
-    printf("bandwidth    %.1f GB/s: these threads reading these weights", b->bandwidth);
-    if (b->tokens && b->bandwidth > 0)
-        printf("; decoding reaches %.0f%%", 100 * b->decode_gb_s / b->bandwidth);
+        printf("decode       %.1f tok/s over %zu tokens after %zu\n", b->decode, b->tokens, b->depth);
+    if (s->weight_bytes <= BEYOND_CACHES)
+        printf("bandwidth    not measured: the CPU's caches may hold these weights");
+    else
+        printf("bandwidth    %.1f GB/s: these threads reading these weights", b->bandwidth);
+    if (share(s, b) >= 0)
+        printf("; decoding reads %.1f GB/s, %.0f%%", b->decode_gb_s, 100 * share(s, b));
     printf("\npeak memory  %.0f MB\n", peak_megabytes());
 }
 

@@ -191,7 +191,8 @@ static void adapt_block(void *context, size_t done, size_t total)
 static int generate_part(Chat *c, Reply *r, const IdList *ids)
 {
     Session *s = &c->session;
-    const GenerateOptions options = {.max_tokens = c->max_tokens - r->ids.count,
+    const GenerateOptions options = {.max_tokens = sampling_max_tokens(&c->how, c->max_tokens, ids->count) - r->ids.count,
+                                     .max_seconds = c->how.max_time,
                                      .eos_ids = c->how.eos,
                                      .n_eos = c->how.n_eos,
                                      .interrupted = &interrupted,

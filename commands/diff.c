@@ -453,7 +453,9 @@ int cmd_diff(int argc, char **argv)
                   "\n"
                   "Exit code: 0 all tensors are equal, 1 something differs, 2 trouble.\n");
     Diff d = {0};
-    snprintf(mapped_name, sizeof mapped_name, "%.120s or %.120s", argv[1], argv[2]);
+    char both[256];
+    snprintf(both, sizeof both, "%.60s or %.60s", argv[1], argv[2]);
+    text_printable(both, strlen(both), mapped_name);
     die_if(checkpoint_open(&d.a, argv[1], false, err), err);
     die_if(checkpoint_open(&d.b, argv[2], false, err), err);
     session_start_pool();

@@ -459,7 +459,7 @@ int cmd_edit(int argc, char **argv)
     Checkpoint c;
     char err[512];
     prepare_writing(); /* from here on Ctrl-C ends the work before the first change, or waits until all is done */
-    snprintf(mapped_name, sizeof mapped_name, "%s", argv[1]);
+    path_printable(argv[1], mapped_name);
     /* not model_open(), which warns of an interrupted edit: --undo mends it, and edit_begin() refuses it */
     die_if(checkpoint_open(&c, argv[1], false, err), err);
     session_start_pool();

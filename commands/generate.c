@@ -2,6 +2,7 @@
 #include "base/cpu.h"
 #include "base/threads.h"
 #include "checkpoint/weights.h"
+#include "commands/drafts.h"
 #include "commands/options.h"
 #include "commands/output.h"
 #include "commands/sampling.h"
@@ -19,6 +20,7 @@ typedef struct {
     const char *system;
     TextList stops;
     SamplingArguments sampling;
+    const char *draft;
     double max_seconds;
     size_t max_tokens;
     bool ignore_eos, chat, no_echo;
@@ -29,7 +31,7 @@ static GenerateArguments parse_generate(int argc, char **argv)
     static GenerateArguments a = {.max_tokens = SIZE_MAX};
     a.sampling = sampling_arguments();
     const Option options[] = {
-        {'n', "max-tokens", "N", OPTION_SIZE, &a.max_tokens, "stop after N tokens (default: when the text ends)"},
+        {'n', "max-tokens", "N", OPTION_SIZE, &a.max_tokens, "at most N tokens (default: by generation_config.json)"},
         PROMPT_OPTIONS(a.from),
         SAMPLING_OPTIONS(a.sampling),
         {0, "stop", "TEXT", OPTION_LIST, &a.stops, "stop before TEXT; may be given several times"},
@@ -37,6 +39,7 @@ static GenerateArguments parse_generate(int argc, char **argv)
         {0, "chat", NULL, OPTION_FLAG, &a.chat, "the prompt is a user's message, in the chat template"},
         {0, "system", "TEXT", OPTION_ANY, &a.system, "system message (implies --chat)"},
         {0, "no-echo", NULL, OPTION_FLAG, &a.no_echo, "print the continuation without the prompt"},
+        DRAFT_OPTION(a.draft),
         {0, "max-seconds", "S", OPTION_NUMBER, &a.max_seconds, "stop after S seconds (0: no limit)"},
         JSON_OPTION,
         {0},
@@ -149,29 +152,31 @@ static Rates rates_of(const Session *s, const Generated *g, size_t n_prompt)
     if (g->seconds > 0 && g->ids.count > 1) {
         uint64_t bytes = s->weight_bytes + session_cache_bytes(s, n_prompt + g->ids.count / 2);
         r.rate = (double)(g->ids.count - 1) / g->seconds;
-        r.gb_s = r.rate * (double)bytes / 1e9;
+        r.gb_s = (double)g->steps / g->seconds * (double)bytes / 1e9; /* a step may choose several tokens */
     }
     return r;
 }
-
-/* The CPU's caches could hold a smaller model, whose speed says nothing about memory. */
-#define BEYOND_CACHES ((uint64_t)128 << 20)
 
 static void print_statistics(const Session *s, const Generated *g, size_t n_prompt, const SampleOptions *o)
 {
     Rates r = rates_of(s, g, n_prompt);
     double bandwidth = r.rate > 0 && s->weight_bytes > BEYOND_CACHES ? session_read_bandwidth(s, 2 * BEYOND_CACHES) : 0;
     WeightMode mode = s->model.weights.mode;
-    char rate[128] = "", share[48] = "", prompt[32] = "", seed[32] = "";
-    if (bandwidth > 0)
+    char drafts[96] = "", rate[128] = "", share[48] = "", prompt[32] = "", seed[32] = "";
+    if (bandwidth > 0 && r.gb_s <= bandwidth && g->proposed == 0) /* more: another process disturbed the measurement */
         snprintf(share, sizeof share, ", %.0f%% of the read bandwidth", 100 * r.gb_s / bandwidth);
-    if (r.rate > 0)
+    if (r.rate > 0 && s->weight_bytes > BEYOND_CACHES)
         snprintf(rate, sizeof rate, ", %.1f tok/s (%.1f GB/s%s)", r.rate, r.gb_s, share);
+    else if (r.rate > 0)
+        snprintf(rate, sizeof rate, ", %.1f tok/s", r.rate);
     if (r.prompt_rate > 0)
         snprintf(prompt, sizeof prompt, ", %.1f tok/s", r.prompt_rate);
     if (!o->greedy)
         snprintf(seed, sizeof seed, "; seed %" PRIu64, o->seed);
-    notice("%zu token%s%s; prompt %zu%s; load %.2f s; %s, %d thread%s, %s%s", g->ids.count, plural(g->ids.count), rate,
+    if (g->proposed > 0)
+        snprintf(drafts, sizeof drafts, "; %zu of %zu proposed tokens were right, %.1f a step", g->accepted, g->proposed,
+                 (double)(g->ids.count - 1) / (double)MAX(g->steps, 1));
+    notice("%zu token%s%s%s; prompt %zu%s; load %.2f s; %s, %d thread%s, %s%s", g->ids.count, plural(g->ids.count), rate, drafts,
            n_prompt, prompt, s->load_seconds, weights_mode_name(mode), threads_count(),
            plural((uint64_t)threads_count()), cpu_level_name(cpu_level()), seed);
 }
@@ -187,6 +192,7 @@ static void write_json(const Session *s, const Generated *g, const IdList *promp
         printf(",\"text\":null");
     printf(",\"finish_reason\":\"%s\",\"stats\":{\"seed\":%" PRIu64 ",\"prompt_tokens\":%zu,\"tokens\":%zu",
            finish_reason_name(g->reason), seed, prompt->count, g->ids.count);
+    printf(",\"proposed\":%zu,\"accepted\":%zu,\"steps\":%zu", g->proposed, g->accepted, g->steps);
     write_number(",\"prompt_s\":", g->prompt_seconds);
     write_number(",\"s\":", g->seconds);
     write_number(",\"tok_s\":", r.rate);
@@ -205,7 +211,9 @@ int cmd_generate(int argc, char **argv)
     Generated g = {0};
     char err[512];
 
-    session_open(&s, !a.from.ids, 1);
+    Drafts drafts;
+    session_open(&s, !a.from.ids, a.draft ? DRAFT_MOST + 1 : 1);
+    Drafter *drafter = drafts_open(&drafts, &s, a.draft);
     SamplingSettings how = sampling_settings(&s, &a.sampling, a.chat);
     if (a.stops.count && !s.tokenizer)
         die(EXIT_FAILED, "--stop needs a tokenizer, and there is none in %s", s.checkpoint.directory);
@@ -217,13 +225,14 @@ int cmd_generate(int argc, char **argv)
     text_free(&a.from.text);
 
     Sampler sampler = sampling_open(&s, &how.sampling);
-    GenerateOptions options = {.max_tokens = a.max_tokens,
-                               .max_seconds = a.max_seconds,
+    GenerateOptions options = {.max_tokens = sampling_max_tokens(&how, a.max_tokens, prompt.count),
+                               .max_seconds = a.max_seconds > 0 ? a.max_seconds : how.max_time,
                                .stops = a.stops.items,
                                .n_stops = a.stops.count,
                                .eos_ids = how.eos,
                                .n_eos = how.n_eos,
                                .ignore_eos = a.ignore_eos,
+                               .drafter = drafter,
                                .interrupted = &interrupted,
                                .on_text = as_text ? show_text : NULL,
                                .on_prefill = session_show_prefill,
@@ -252,6 +261,7 @@ int cmd_generate(int argc, char **argv)
     generated_free(&g);
     id_list_free(&prompt);
     sampler_free(&sampler);
+    drafts_close(&drafts);
     session_close(&s);
     return code;
 }

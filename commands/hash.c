@@ -129,7 +129,7 @@ typedef struct {
     Sha256Task *tasks;
     SafetensorsFile files[MOST_OPEN]; /* opened, for the lines of tensors that follow a file's line, too */
     size_t n, n_tasks, n_files;       /* n_tasks, n_files: of the files that are open */
-    size_t n_malformed; /* lines that are neither a checksum nor a comment */
+    size_t n_malformed;               /* lines that are neither a checksum nor a comment */
 } List;
 
 static void add_bytes(void *context, const void *bytes, size_t n)

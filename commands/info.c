@@ -320,7 +320,7 @@ static void print_memory(const Checkpoint *cp, const Config *c)
     printf("\n%s", some_too_big ? "         ! more than is free\n" : "");
     uint64_t f32_bytes = weights_copy_bytes(c, MODE_F32);
     if (f32_bytes != UINT64_MAX && model_bytes(cp) < f32_bytes / 3 * 2)
-        printf("-w bf16 gives the same text as f32, about twice as fast\n");
+        printf("bf16 gives the same text as f32, about twice as fast: -w bf16, or RUN_WEIGHTS=bf16 in the environment\n");
 }
 
 static void print_problem(const char *label, const char *err)
@@ -340,6 +340,7 @@ static void print_model(Checkpoint *c)
                config.n_layers, config.dim, config.n_heads, config.n_kv_heads, config.head_dim, config.hidden_dim);
         printf("                vocabulary %zu, %zu positions, head %s\n", config.vocab_size, config.max_positions,
                config.tie_word_embeddings ? "shared with the embedding" : "of its own");
+        model_warn_of_tensors(c, &config);
     } else {
         print_problem("config", err);
     }

@@ -3,8 +3,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/unicode.h"
@@ -26,14 +28,38 @@ int input_read(int fd, InputTake *take, void *context)
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
+#define MOST_TEXT ((size_t)1 << 30) /* bytes; a device may never end */
+
 static void append_bytes(void *context, const void *bytes, size_t n)
 {
-    xappend(context, bytes, n);
+    Text *text = context;
+    if (n > MOST_TEXT - text->length)
+        die(EXIT_FAILED, "the text is longer than 1 GiB");
+    xappend(text, bytes, n);
 }
 
 const char *input_name(const char *path)
 {
     return strcmp(path, "-") ? path : "standard input";
+}
+
+/* Open a file, or a pipe such as a shell's <(command). A pipe that nobody has open for writing would never say anything:
+ * reading it ends at once, where one with a writer would have to wait. -1 with errno. */
+static int open_text(const char *path, Text *text)
+{
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &info) != 0)
+        return -1;
+    struct pollfd hangs_up = {.fd = fd};
+    if (S_ISFIFO(info.st_mode) && poll(&hangs_up, 1, 0) == 0) {
+        char first;
+        ssize_t n = read(fd, &first, 1);
+        if (n == 0)
+            die(EXIT_FAILED, "%s: is a pipe that nothing writes to", path);
+        append_bytes(text, &first, n > 0 ? 1 : 0);
+    }
+    return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0 ? fd : -1;
 }
 
 bool input_text(Text *text, const char *argument, const char *file)
@@ -48,7 +74,7 @@ bool input_text(Text *text, const char *argument, const char *file)
     if (!argument && !file && isatty(STDIN_FILENO))
         return false;
     const char *path = file ? file : "-";
-    int fd = strcmp(path, "-") ? open(path, O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
+    int fd = strcmp(path, "-") ? open_text(path, text) : STDIN_FILENO;
     if (fd < 0 || input_read(fd, append_bytes, text) != 0)
         die(EXIT_FAILED, "%s: %s", input_name(path), strerror(errno));
     if (fd != STDIN_FILENO)

@@ -7,6 +7,7 @@
 #include "base/download.h"
 #include "checkpoint/edit.h"
 #include "checkpoint/locate.h"
+#include "checkpoint/weights.h"
 #include "commands/options.h"
 #include "commands/output.h"
 #include "commands/terminal.h"
@@ -32,7 +33,7 @@ static char *model_path(const char *model)
 void model_open(Checkpoint *c, const char *model)
 {
     char err[512], *path = model_path(model);
-    snprintf(mapped_name, sizeof mapped_name, "%s", path);
+    path_printable(path, mapped_name);
     die_if(checkpoint_open(c, path, common.no_mmap, err), err);
     free(path);
     if (edit_pending(c, err))
@@ -53,6 +54,16 @@ Tokenizer *model_tokenizer(void)
     die_if(!t, err);
     free(path);
     return t;
+}
+
+void model_warn_of_tensors(const Checkpoint *c, const Config *config)
+{
+    char sentence[512];
+    if (weights_unused(&c->st, config, sentence))
+        warn("%s", sentence);
+    if (c->untied)
+        warn("lm_head.weight differs from the embedding: it is the head, as in transformers, though config.json says "
+             "tie_word_embeddings");
 }
 
 /* ---- its files --------------------------------------------------------------------------------------------------- */

@@ -70,7 +70,9 @@ static const OtherName other_options[] = {
     {"c ctx-size n-ctx num-ctx context max-seq-len", "ctx", NULL},
     {"b batch-size", "block", NULL},
     {"dtype torch-dtype precision quantize", "weights", NULL},
-    {"n-threads", "threads", NULL},
+    {"n-threads num-threads", "threads", NULL},
+    {"verify", "check", NULL},
+    {"filter", "find", NULL},
     {"system-prompt", "system", NULL},
     {"k", "top-k", NULL},
     {"k n", "top", NULL},
@@ -94,6 +96,8 @@ static const OtherName other_commands[] = {
     {"ls list show inspect validate check", NULL, "did you mean info?"},
     {"verify sha256sum", NULL, "did you mean hash --check?"},
     {"encode decode", NULL, "did you mean tokenize?"},
+    {"ppl eval", NULL, "did you mean perplexity?"},
+    {"compare", NULL, "did you mean diff?"},
     {"serve server", NULL, "there is no server; generate and chat run a model"},
     {"convert quantize", NULL, "models run as they are; -w q8 or -w q4 quantizes them when they are loaded"},
     {"pull download", NULL, "download.sh fetches models"},
@@ -125,8 +129,7 @@ const char *nearest_other_command(Nearest *n)
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 static const Option common_table[] = {
-    {'m', "model", "PATH", OPTION_TEXT, &common.model,
-     "folder, .safetensors file, index.json or cached hub id (default: the current folder, else the demo model)"},
+    {'m', "model", "MODEL", OPTION_TEXT, &common.model, "a folder, file or cached hub id, as run --help tells"},
     {'w', "weights", "MODE", OPTION_TEXT, &common.weights,
      "f32; bf16: the same text about twice as fast; q8, q4: quantized (default: RUN_WEIGHTS, else f32)"},
     THREADS_OPTION,

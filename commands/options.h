@@ -42,7 +42,7 @@ int options_parse(int argc, char **argv, const Option *options, const char *usag
 /* The options of every command that runs a model. */
 typedef struct {
     const char *model;   /* -m; NULL: the default */
-    const char *weights; /* -w; NULL: RUN_WEIGHTS, else f32 */
+    const char *weights; /* -w; NULL: RUN_WEIGHTS in the environment, else "f32" */
     const char *kv;      /* --kv; NULL: by the weights */
     size_t threads;      /* -t; 0: as many as usable */
     size_t ctx;          /* --ctx; 0: the model's */

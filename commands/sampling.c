@@ -117,6 +117,9 @@ SamplingSettings sampling_settings(const Session *s, const SamplingArguments *a,
     tell_unsupported(path, text, length);
     c.sampling = file.sampling;
     c.n_eos = file.n_eos;
+    c.max_new_tokens = file.max_new_tokens;
+    c.max_length = file.max_length;
+    c.max_time = file.max_time;
     memcpy(c.eos, file.eos_ids, c.n_eos * sizeof *c.eos);
     free(text);
     free(path);
@@ -131,6 +134,19 @@ SamplingSettings sampling_settings(const Session *s, const SamplingArguments *a,
     if (end_of_turn >= 0)
         c.eos[c.n_eos++] = end_of_turn;
     return c;
+}
+
+size_t sampling_max_tokens(const SamplingSettings *c, size_t given, size_t n_prompt)
+{
+    if (given != SIZE_MAX)
+        return given;
+    if (c->max_new_tokens != SIZE_MAX || c->max_length == SIZE_MAX)
+        return c->max_new_tokens;
+    if (n_prompt >= c->max_length)
+        die(EXIT_FAILED,
+            "the prompt has %zu tokens, but generation_config.json ends prompt and answer at max_length %zu: give -n",
+            n_prompt, c->max_length);
+    return c->max_length - n_prompt;
 }
 
 bool sampling_is_end(const SamplingSettings *c, int id)

@@ -30,9 +30,14 @@ typedef struct {
     SampleOptions sampling;
     int eos[17]; /* tokens that end an answer: generation_config.json's 16 and the end of a chat turn */
     size_t n_eos;
+    size_t max_new_tokens, max_length; /* generation_config.json's; SIZE_MAX: none */
+    double max_time;
 } SamplingSettings;
 /* chat: the end of a turn ends an answer, too. */
 SamplingSettings sampling_settings(const Session *s, const SamplingArguments *a, bool chat);
+/* How many tokens an answer to n_prompt tokens may have: what was given (SIZE_MAX: nothing), else by
+ * generation_config.json. Dies if that leaves no room for an answer. */
+size_t sampling_max_tokens(const SamplingSettings *c, size_t given, size_t n_prompt);
 bool sampling_is_end(const SamplingSettings *c, int id);
 Sampler sampling_open(const Session *s, const SampleOptions *o); /* never chooses ids that the tokenizer doesn't know */
 

@@ -69,17 +69,13 @@ static Tokenizer *finish_tokenizer(TokenizerLoad *load, bool needed)
 /* What --weights says, else RUN_WEIGHTS in the environment, else f32. */
 static WeightMode wanted_mode(void)
 {
-    const char *from = "--weights", *name = common.weights;
-    if (!name) {
-        from = "RUN_WEIGHTS in the environment";
-        name = getenv("RUN_WEIGHTS");
-    }
-    if (!name || !*name)
-        return MODE_F32;
+    const char *usual = getenv("RUN_WEIGHTS"), *name = common.weights;
+    if (!name)
+        name = usual && *usual ? usual : weights_mode_name(MODE_F32);
     for (int mode = MODE_F32; mode <= MODE_Q4; mode++)
         if (!strcmp(name, weights_mode_name((WeightMode)mode)))
             return (WeightMode)mode;
-    usage_error("%s: '%.100s' is not one of f32, bf16, q8 and q4", from, name);
+    usage_error("%s: '%.100s' is not one of f32, bf16, q8 and q4", common.weights ? "--weights" : "RUN_WEIGHTS", name);
 }
 
 KvType session_kv_type(WeightMode mode)
@@ -133,6 +129,7 @@ static void load_weights(Session *s, WeightMode mode)
     st->progress = tell_progress;
     st->progress_context = &loading;
     die_if(weights_check(st, &s->model.config, err), err);
+    model_warn_of_tensors(&s->checkpoint, &s->model.config);
     die_if(weights_load(st, &s->model.config, fitting_mode(s, mode), &s->model.weights, err), err);
     st->progress = NULL;
     model_check_sizes(&s->checkpoint);

@@ -47,6 +47,8 @@ size_t session_usual_context(const Config *c);
 
 /* Bytes of keys and values that one token at this position reads. */
 uint64_t session_cache_bytes(const Session *s, size_t position);
+/* The CPU's caches could hold a smaller model, whose speed says nothing about memory. */
+#define BEYOND_CACHES ((uint64_t)128 << 20)
 /* GB/s at which the pool reads the weights where they lie, measured over at most `limit` bytes of them. */
 double session_read_bandwidth(const Session *s, uint64_t limit);
 

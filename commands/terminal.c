@@ -14,7 +14,7 @@
 
 int exit_failed = EXIT_FAILED;
 bool quiet;
-char mapped_name[256];
+char mapped_name[TEXT_PRINTABLE];
 const char *unfinished_file;
 void (*terminal_restore)(void);
 volatile int interrupted;

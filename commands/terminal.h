@@ -3,6 +3,7 @@
 #define TERMINAL_H
 
 #include "base/base.h"
+#include "base/text.h"
 
 #include <stdio.h>
 
@@ -23,7 +24,7 @@ int finish(int code);
 
 /* ---- sudden ends ---- */
 
-extern char mapped_name[256];          /* the model that is mapped, for the message about SIGBUS */
+extern char mapped_name[TEXT_PRINTABLE]; /* the model that is mapped, made safe to show: SIGBUS names it */
 extern const char *unfinished_file;    /* NULL, or a file to be removed if the program ends now */
 extern void (*terminal_restore)(void); /* NULL, or puts the terminal's mode back; async-signal-safe */
 void emergency_cleanup(void);          /* does what these two ask for; async-signal-safe */

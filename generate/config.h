@@ -8,6 +8,8 @@ typedef struct {
     SampleOptions sampling;
     int eos_ids[16]; /* tokens that end an answer */
     size_t n_eos;
+    size_t max_new_tokens, max_length; /* of the answer; of prompt and answer, unless the other is given. SIZE_MAX: none */
+    double max_time;                   /* seconds; 0: none */
 } GenerationConfig;
 
 /* Start from the reference's defaults and take over what the text of the file says; text is NULL if there is no file.

@@ -33,7 +33,9 @@ static int send_text(Generation *g, size_t end)
     if (text_append_replacing(text, g->joined.bytes + g->sent, end - g->sent))
         return fail(g->err, "out of memory for the text");
     g->sent = end;
-    return g->options->on_text && g->options->on_text(g->options->context, text->bytes + before, text->length - before) ? 1 : 0;
+    return g->options->on_text && g->options->on_text(g->options->context, text->bytes + before, text->length - before)
+               ? 1
+               : 0;
 }
 
 /* Add the text of one more token, and pass on what is certain. Returns 1, with the reason set, if the answer ends

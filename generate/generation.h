@@ -53,13 +53,13 @@ typedef struct {
     const GenerateOptions *options;
     const Tokenizer *tokenizer; /* NULL: there is no text */
     Sampler *sampler;
-    KvCache *cache; /* has the first cache->pos tokens; in the end all but the last one chosen */
-    IdList tokens;  /* the prompt, then the answer */
+    KvCache *cache;         /* has the first cache->pos tokens; in the end all but the last one chosen */
+    IdList tokens;          /* the prompt, then the answer */
     size_t n_prompt, begin; /* begin: tokens of the prompt that the cache had at the start */
     Draft draft;
     Stops stops;
-    Text joined; /* the bytes of the answer's tokens */
-    size_t sent; /* how many of the bytes were passed on */
+    Text joined;         /* the bytes of the answer's tokens */
+    size_t sent;         /* how many of the bytes were passed on */
     double start, first; /* when it started, and when the first token was chosen */
     bool ended;          /* out->reason says why, unless it failed */
     bool failed;         /* err says why */

@@ -15,7 +15,7 @@ typedef enum { KV_F32, KV_F16 } KvType;
  */
 #define ATTENTION_BLOCK 256
 typedef struct {
-    size_t sequences;      /* that use it */
+    size_t sequences; /* that use it */
     KvType type;
     unsigned char *layers; /* [layer][attention_layer_bytes()], at a multiple of 64 bytes */
 } KvBlock;

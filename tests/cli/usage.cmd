@@ -70,6 +70,7 @@ try tokenize -p 1
 try tokenize -w f32
 try bench --max-new-tokens 1
 try info --model-path 1
+try info --filter 1
 try hash -m 1
 try split -o 1
 try merge --output 1
@@ -80,13 +81,14 @@ try logits -n 1
 try logits -k 1
 try logits -o 1
 try chat --promt
-for command in serve serv run ls list show inspect validate verify convert quantize encode complete pull version -v -V; do
+for command in serve serv run ls list show inspect validate verify convert quantize encode complete ppl compare pull version -v -V; do
     try $command
 done
 # RUN_WEIGHTS is what -w is not given
 RUN_WEIGHTS=int3 run logits --ids 1 2>err
 echo "exit $?"
 cat err >&2
+RUN_WEIGHTS=int3 run generate --ids 1 -w int4 2>&1 | cut -c 1-40
 RUN_WEIGHTS=int3 run generate --ids 1 -n 1 -w bf16 --json -q | grep -o '"weights":"[a-z0-9]*"'
 RUN_WEIGHTS=q8 run generate --ids 1 -n 1 --json -q | grep -o '"weights":"[a-z0-9]*"'
 RUN_WEIGHTS= run generate --ids 1 -n 1 --json -q | grep -o '"weights":"[a-z0-9]*"'
