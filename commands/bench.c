@@ -153,9 +153,10 @@ static void settle_lengths(Bench *b, size_t ctx)
         b->prompt = MIN(ctx, 512);
     if (b->tokens == SIZE_MAX)
         b->tokens = b->depth < ctx ? MIN(ctx - b->depth, 128) : 128;
-    if (b->prompt > ctx || b->depth > ctx || b->tokens > ctx - b->depth)
-        usage_error("-p %zu, -d %zu and -n %zu do not fit into the context of %zu", b->prompt, b->depth, b->tokens,
-                    ctx);
+    if (b->prompt > ctx)
+        usage_error("-p %zu does not fit into the context of %zu", b->prompt, ctx);
+    if (b->depth > ctx || b->tokens > ctx - b->depth)
+        usage_error("-d %zu and -n %zu together do not fit into the context of %zu", b->depth, b->tokens, ctx);
 }
 
 int cmd_bench(int argc, char **argv)

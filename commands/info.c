@@ -474,7 +474,7 @@ int cmd_info(int argc, char **argv)
         {0, "find", "GLOB", OPTION_TEXT, &find, "only tensors whose name matches: * is any text, ? any character"},
         {0, "tensor", "NAME", OPTION_TEXT, &data.tensor,
          "print the numbers of this tensor; a pattern as for --find, if only one tensor matches"},
-        {0, "slice", "SPEC", OPTION_TEXT, &data.slice,
+        {0, "slice", "SPEC", OPTION_ANY, &data.slice,
          "with --tensor: only these numbers, as in NumPy: 0:4,:8  -1  ::2,...,0"},
         {0, "npy", "FILE", OPTION_TEXT, &data.npy,
          "with --tensor: write the numbers as a NumPy file; - is standard output"},

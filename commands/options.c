@@ -42,8 +42,8 @@ Nearest nearest_to(const char *typed, size_t length)
 bool nearest_offer(Nearest *n, const char *word, size_t length)
 {
     size_t most = n->length < 7 ? 2 : 3;
-    if (n->length < 3)
-        most = n->length / 2;
+    if (n->length < 5)
+        most = n->length > 1 ? 1 : 0;
     size_t distance = edit_distance(n->typed, n->length, word, length, most);
     if (n->length >= 3 && n->length < length && !memcmp(n->typed, word, n->length))
         distance = 1; /* the beginning of the word */

@@ -47,6 +47,9 @@ try logits --out x --ids 1
 try logits --top 0 --ids 1
 try bench x
 try bench -p 513 -q
+try bench -d 500 -n 13 -q
+try explain --top 3
+try explain --json5
 try info a b
 try perplexity a --ids 1,2
 # what no option takes
@@ -71,6 +74,7 @@ try tokenize -w f32
 try bench --max-new-tokens 1
 try info --model-path 1
 try info --filter 1
+try info --tensor= "$DEMO"
 try hash -m 1
 try split -o 1
 try merge --output 1
