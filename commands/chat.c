@@ -25,6 +25,7 @@ typedef struct {
     SamplingSettings how; /* its seed is the next answer's */
     Sampler sampler;
     size_t max_tokens;   /* of an answer */
+    double max_seconds;  /* of an answer; 0: no limit */
     size_t block;        /* most tokens of a block of the prompt: --block */
     Text system;         /* bytes is NULL if there is no system turn */
     Text *turns;         /* question, answer, question, ... */
@@ -192,7 +193,7 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
 {
     Session *s = &c->session;
     const GenerateOptions options = {.max_tokens = sampling_max_tokens(&c->how, c->max_tokens, ids->count) - r->ids.count,
-                                     .max_seconds = c->how.max_time,
+                                     .max_seconds = c->max_seconds > 0 ? c->max_seconds : c->how.max_time,
                                      .eos_ids = c->how.eos,
                                      .n_eos = c->how.n_eos,
                                      .interrupted = &interrupted,
@@ -498,6 +499,7 @@ static const struct ChatCommand {
     {"load", "FILE", true, "go on with a saved conversation", do_load},
     {"tokens", "", false, "show how much of the context is used, turn by turn: question + answer", do_tokens},
     {"exit", "", false, "leave, as Ctrl-D does", do_exit},
+    {"bye", "", false, "the same", do_exit},
 };
 
 static int do_help(Chat *c)
@@ -507,7 +509,7 @@ static int do_help(Chat *c)
         fprintf(stderr, "/%-7s%-7s %s\n", chat_commands[i].name, chat_commands[i].argument, chat_commands[i].help);
     fputs("//              begins a message with /\n"
           "\\               at the end of a line continues the message on the next one\n"
-          "Ctrl-C          stops an answer or clears the line; leaves if the line is empty\n",
+          "Ctrl-C          stops an answer or clears the line; twice at an empty one leaves\n",
           stderr);
     return 0;
 }
@@ -543,17 +545,29 @@ static void run_command(Chat *c, const Text *line)
 
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
+static bool is_word(const Text *line, const char *word)
+{
+    return text_same(line->bytes, line->length, word, strlen(word));
+}
+
 /* Read and answer line after line. Returns the exit code. */
 static int converse(Chat *c)
 {
-    LineResult result = LINE_OK;
+    LineResult result = LINE_OK, before;
     Text line = {0};
     while (!c->ended) {
         exit_on_interrupt(); /* while it waits for a line */
         if (interrupted && !c->terminal)
             break;
+        before = result;
         result = line_read("> ", &line);
+        if (result == LINE_INTERRUPTED && before != LINE_INTERRUPTED) {
+            fputs("Ctrl-C again to leave\n", stderr); /* the first may have come too late for an answer */
+            continue;
+        }
         if (result != LINE_OK)
+            break;
+        if (c->terminal && (is_word(&line, "exit") || is_word(&line, "quit")))
             break;
         catch_interrupts();
         size_t skipped = line.length > 1 && line.bytes[0] == '/' && line.bytes[1] == '/' ? 1 : 0;
@@ -576,6 +590,7 @@ int cmd_chat(int argc, char **argv)
     const Option options[] = {
         {0, "system", "TEXT", OPTION_ANY, &system, "system message (default: the chat template's)"},
         {'n', "max-tokens", "N", OPTION_COUNT, &c.max_tokens, "stop an answer after N tokens"},
+        {0, "max-seconds", "S", OPTION_NUMBER, &c.max_seconds, "stop an answer after S seconds (0: no limit)"},
         SAMPLING_OPTIONS(a),
         {0},
     };

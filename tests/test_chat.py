@@ -201,7 +201,7 @@ def test_commands():
     check("/save needs a FILE" in lines[4] and "/reset takes no argument" in lines[5], lines)
     code, out, err = piped("/help\n", "-q")
     words = re.findall(r"^/(\w+)", err, re.M)
-    check(words == "help system reset undo retry save load tokens exit".split() and code == 0 and out == "", err)
+    check(words == "help system reset undo retry save load tokens exit bye".split() and code == 0 and out == "", err)
     piped("//a/b\n///c\n/save --force c.json\n", "-q", "-n", "1")
     check([q for q, a in exchanges_of("c.json")] == ["/a/b", "//c"])
     piped(f"{FRANCE}\n{COW}\n/undo\n/save --force c.json\n", "-q", "--greedy")
@@ -698,7 +698,7 @@ def test_screen():
     t.send("abc")
     t.settle()
     check(t.screen.text()[t.screen.top:] == ["> abc"], "Ctrl-L", t.screen.text())
-    t.send(b"\x03\x03")
+    t.send(b"\x03\x03\x03")
     t.close(130)
 
 
@@ -727,7 +727,7 @@ def test_resize():
         t.send("猫abc猫" + "\\\rx")
         t.settle()
         t.screen.modes.clear()
-        t.send(b"\x03\x03")
+        t.send(b"\x03\x03\x03")
         t.close(130)
 
 
@@ -736,8 +736,21 @@ def test_interrupts():
         t.send(keys)
         t.expect(text, since)
     t = Terminal()
-    t.send(b"\x03")
+    t.send(b"\x03\x03")
     t.close(130)
+    t = Terminal()  # once does not leave, and is forgotten with the next line
+    for _ in range(2):
+        since = len(t.output)
+        t.send(b"\x03")
+        t.expect("again to leave", since)
+        t.settle()
+        t.line("/tokens")
+        t.settle()
+    t.send("exit\r")
+    t.close()
+    t = Terminal()
+    t.send("/bye\r")
+    t.close()
     t = Terminal()
     t.send("some text")
     t.settle(0.02)
@@ -747,7 +760,7 @@ def test_interrupts():
     t.settle()
     t.send(b"\x03")
     t.line("/tokens")
-    t.send(b"\x03")
+    t.send(b"\x03\x03")
     t.close(130)
     for sent in (lambda t: os.kill(t.pid, signal.SIGINT), lambda t: t.send(b"\x03")):  # while answering, and then on it goes
         t = Terminal("--greedy", model=ENDLESS)
@@ -777,7 +790,7 @@ def test_interrupts():
     t.expect("> ", since)
     t.line("/save --force i.json")
     check(exchanges_of("i.json") == [])
-    t.send(b"\x03")
+    t.send(b"\x03\x03")
     t.close(130)
     t = Terminal("--greedy", model=ENDLESS)  # twice in a row
     t.send("Tell me a story.\r")
