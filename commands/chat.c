@@ -600,8 +600,6 @@ int cmd_chat(int argc, char **argv)
                   "run chat --greedy -q <questions.txt >answers.txt    # a line each\n"
                   "\n"
                   "In the chat, /help lists its commands: /system /reset /undo /retry /save ...\n");
-    if (common.json)
-        usage_error("run chat has no --json; /save FILE writes the conversation as JSON");
     sampling_check(&a);
     session_open(&c.session, true, 1);
     const char *problem = tokenizer_chat_problem(c.session.tokenizer);

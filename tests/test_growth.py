@@ -186,9 +186,8 @@ def kind_decoding(n):
     return requests(json.dumps({"ids": [i % 600 for i in range(n)]}))
 
 
-def kind_members_of_a_message(n):
-    message = {**{f"x{i}": i for i in range(n)}, "role": "user", "content": "a"}
-    return requests(json.dumps({"messages": [message]}))
+def kind_members_of_a_request(n):
+    return requests("{" + '"skip_special":false,' * n + '"text":"a"}')
 
 
 def kind_requests(n):

@@ -85,6 +85,7 @@ try logits -n 1
 try logits -k 1
 try logits -o 1
 try chat --promt
+try chat --json
 for command in serve serv run ls list show inspect validate verify convert quantize encode complete ppl compare pull version -v -V; do
     try $command
 done
