@@ -142,10 +142,11 @@ static char *find_demo(const char *folder)
 {
     static const char *const demos[] = {"tests/demo", "../share/run/demo"};
     for (size_t i = 0; i < COUNT_OF(demos); i++) {
-        char *path = path_join(folder, demos[i]);
-        if (path && locate_has_weights(path))
-            return path;
+        char *path = path_join(folder, demos[i]), *real = path ? realpath(path, NULL) : NULL;
         free(path);
+        if (real && locate_has_weights(real))
+            return real;
+        free(real);
     }
     return NULL;
 }

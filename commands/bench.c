@@ -153,9 +153,10 @@ static void settle_lengths(Bench *b, size_t ctx)
         b->prompt = MIN(ctx, 512);
     if (b->tokens == SIZE_MAX)
         b->tokens = b->depth < ctx ? MIN(ctx - b->depth, 128) : 128;
-    if (b->prompt > ctx || b->depth > ctx || b->tokens > ctx - b->depth)
-        usage_error("-p %zu, -d %zu and -n %zu do not fit into the context of %zu", b->prompt, b->depth, b->tokens,
-                    ctx);
+    if (b->prompt > ctx)
+        usage_error("-p %zu does not fit into the context of %zu", b->prompt, ctx);
+    if (b->depth > ctx || b->tokens > ctx - b->depth)
+        usage_error("-d %zu and -n %zu together do not fit into the context of %zu", b->depth, b->tokens, ctx);
 }
 
 int cmd_bench(int argc, char **argv)
@@ -165,13 +166,14 @@ int cmd_bench(int argc, char **argv)
     const Option options[] = {
         {'p', "prompt", "N", OPTION_SIZE, &b.prompt, "tokens of the prompt (default 512; 0: no prefill)"},
         {'n', "tokens", "N", OPTION_SIZE, &b.tokens, "tokens to generate (default 128; 0: none)"},
-        {'d', "depth", "N", OPTION_SIZE, &b.depth, "tokens in the cache before generation starts (default 0)"},
+        {'d', "depth", "N", OPTION_SIZE, &b.depth, "tokens in the cache before that (default 0)"},
         {'r', "rounds", "N", OPTION_COUNT, &b.rounds, "number of rounds; medians are printed (default 3)"},
+        JSON_OPTION,
         {0},
     };
     options_parse(argc, argv, options, NULL,
                   "run bench -w bf16\n"
-                  "run bench -w q8 -t 1 -p 0 -n 64 -d 2048 --json\n");
+                  "run bench -w q8 -t 1 -p 0 -n 64 -d 256 --json\n");
 
     Session s;
     session_open(&s, false, 1);

@@ -588,7 +588,7 @@ int cmd_chat(int argc, char **argv)
     const char *system = NULL;
     SamplingArguments a = sampling_arguments();
     const Option options[] = {
-        {0, "system", "TEXT", OPTION_TEXT, &system, "system message (default: the chat template's)"},
+        {0, "system", "TEXT", OPTION_ANY, &system, "system message (default: the chat template's)"},
         {'n', "max-tokens", "N", OPTION_COUNT, &c.max_tokens, "stop an answer after N tokens"},
         {0, "max-seconds", "S", OPTION_NUMBER, &c.max_seconds, "stop an answer after S seconds (0: no limit)"},
         SAMPLING_OPTIONS(a),
@@ -596,12 +596,10 @@ int cmd_chat(int argc, char **argv)
     };
     options_parse(argc, argv, options, NULL,
                   "run chat\n"
-                  "run chat -m Qwen/Qwen2.5-0.5B-Instruct -w bf16 --system \"Be brief.\"\n"
+                  "run chat -w bf16 --system \"Be brief.\"\n"
                   "run chat --greedy -q <questions.txt >answers.txt    # a line each\n"
                   "\n"
                   "In the chat, /help lists its commands: /system /reset /undo /retry /save ...\n");
-    if (common.json)
-        usage_error("run chat has no --json; /save FILE writes the conversation as JSON");
     sampling_check(&a);
     session_open(&c.session, true, 1);
     const char *problem = tokenizer_chat_problem(c.session.tokenizer);

@@ -13,13 +13,10 @@ typedef struct {
     Checkpoint checkpoint; /* of another model */
 } Drafts;
 
-#define DRAFT_OPTION(what)                                                                                             \
-    {                                                                                                                  \
-        0, "draft", "WHAT", OPTION_TEXT, &(what),                                                                      \
-            "propose tokens for the model to verify, several in a step: lookup (what followed the same words "         \
-            "before), q8 or q4 "                                                                                       \
-            "(the model itself, quantized), or a smaller model with the same tokenizer; the text stays the same"       \
-    }
+/* A row for a command's table of options. */
+#define DRAFT_OPTION(what)                        \
+    {0, "draft", "WHAT", OPTION_TEXT, &(what),    \
+     "guess tokens by lookup (in the text so far), q8, q4 or a smaller model: the same text in fewer steps"}
 
 /* Open what --draft names for a session that was opened with room for DRAFT_MOST + 1 logits, or for NULL nothing. Returns
  * the drafter, or NULL. Dies if it cannot be. */

@@ -413,7 +413,7 @@ static EditArguments parse_edit(int argc, char **argv)
     const Option options[] = {
         {0, "tensor", "NAME", OPTION_TEXT, &a.tensor,
          "the tensor to change; a pattern such as '*.bias' changes all that match, in one step"},
-        {0, "slice", "SPEC", OPTION_TEXT, &a.slice, "change only these numbers of it, as in NumPy: 0:128  :,5  -1"},
+        {0, "slice", "SPEC", OPTION_ANY, &a.slice, "change only these numbers of it, as in NumPy: 0:128  :,5  -1"},
         {0, "set", "V", OPTION_TEXT, &a.operands[NUMBER_SET], "set the numbers to V"},
         {0, "scale", "V", OPTION_TEXT, &a.operands[NUMBER_SCALE], "multiply the numbers by V"},
         {0, "add", "V", OPTION_TEXT, &a.operands[NUMBER_ADD], "add V to the numbers"},

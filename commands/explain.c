@@ -209,11 +209,12 @@ int cmd_explain(int argc, char **argv)
     Prompt from = {0};
     const Option options[] = {
         PROMPT_OPTIONS(from),
+        JSON_OPTION,
         {0},
     };
     int count = options_parse(argc, argv, options, NULL,
                               "run explain \"Once upon a\"\n"
-                              "run explain --ids 9707,11 --json\n");
+                              "run explain --ids 16,11,220,17,11 --json\n");
     input_prompt(&from, count ? argv[1] : NULL);
 
     Session s;

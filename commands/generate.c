@@ -31,28 +31,25 @@ static GenerateArguments parse_generate(int argc, char **argv)
     static GenerateArguments a = {.max_tokens = SIZE_MAX};
     a.sampling = sampling_arguments();
     const Option options[] = {
-        {'n', "max-tokens", "N", OPTION_SIZE, &a.max_tokens,
-         "stop after N new tokens (default: what generation_config.json says, else at an end token or a full context)"},
+        {'n', "max-tokens", "N", OPTION_SIZE, &a.max_tokens, "at most N tokens (default: by generation_config.json)"},
         PROMPT_OPTIONS(a.from),
         SAMPLING_OPTIONS(a.sampling),
         {0, "stop", "TEXT", OPTION_LIST, &a.stops, "stop before TEXT; may be given several times"},
         {0, "ignore-eos", NULL, OPTION_FLAG, &a.ignore_eos, "do not stop at end tokens"},
-        {0, "chat", NULL, OPTION_FLAG, &a.chat, "treat the prompt as a user's message: wrap it in the chat template"},
-        {0, "system", "TEXT", OPTION_TEXT, &a.system, "system message (implies --chat)"},
+        {0, "chat", NULL, OPTION_FLAG, &a.chat, "the prompt is a user's message, in the chat template"},
+        {0, "system", "TEXT", OPTION_ANY, &a.system, "system message (implies --chat)"},
         {0, "no-echo", NULL, OPTION_FLAG, &a.no_echo, "print the continuation without the prompt"},
         DRAFT_OPTION(a.draft),
         {0, "max-seconds", "S", OPTION_NUMBER, &a.max_seconds, "stop after S seconds (0: no limit)"},
+        JSON_OPTION,
         {0},
     };
     int count = options_parse(argc, argv, options, NULL,
                               "run generate \"Once upon a time\"\n"
-                              "run generate -m Qwen/Qwen2.5-0.5B-Instruct --chat \"Why is the sky blue?\"\n"
+                              "run generate --chat \"Why is the sky blue?\" -w bf16\n"
                               "run generate -n 50 --temperature 0.8 --seed 7 -f prompt.txt\n"
-                              "echo -n \"1, 2, 3,\" | run generate --greedy --stop . --json\n");
+                              "printf \"1, 2, 3,\" | run generate --greedy --stop . --json\n");
     a.chat = a.chat || a.system;
-    for (size_t i = 0; i < a.stops.count; i++)
-        if (!*a.stops.items[i])
-            usage_error("--stop: the text is empty");
     if (a.from.ids && a.chat)
         usage_error("give --ids or --chat, not both");
     sampling_check(&a.sampling);

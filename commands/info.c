@@ -318,7 +318,9 @@ static void print_memory(const Checkpoint *cp, const Config *c)
         }
     }
     printf("\n%s", some_too_big ? "         ! more than is free\n" : "");
-    printf("bf16 gives the same text as f32, about twice as fast: -w bf16, or RUN_WEIGHTS=bf16 in the environment\n");
+    uint64_t f32_bytes = weights_copy_bytes(c, MODE_F32);
+    if (f32_bytes != UINT64_MAX && model_bytes(cp) < f32_bytes / 3 * 2)
+        printf("bf16 gives the same text as f32, about twice as fast: -w bf16, or RUN_WEIGHTS=bf16 in the environment\n");
 }
 
 static void print_problem(const char *label, const char *err)
@@ -472,7 +474,7 @@ int cmd_info(int argc, char **argv)
         {0, "find", "GLOB", OPTION_TEXT, &find, "only tensors whose name matches: * is any text, ? any character"},
         {0, "tensor", "NAME", OPTION_TEXT, &data.tensor,
          "print the numbers of this tensor; a pattern as for --find, if only one tensor matches"},
-        {0, "slice", "SPEC", OPTION_TEXT, &data.slice,
+        {0, "slice", "SPEC", OPTION_ANY, &data.slice,
          "with --tensor: only these numbers, as in NumPy: 0:4,:8  -1  ::2,...,0"},
         {0, "npy", "FILE", OPTION_TEXT, &data.npy,
          "with --tensor: write the numbers as a NumPy file; - is standard output"},

@@ -149,7 +149,7 @@ void input_prompt(Prompt *p, const char *argument)
         return;
     }
     if (!input_text(&p->text, argument, p->file))
-        usage_error("no PROMPT: give one as an argument, with -f FILE, or on standard input");
+        usage_error("no text: give one as an argument, with -f FILE, or on standard input");
     if (p->escapes)
         p->text.length = input_unescape(p->text.bytes, p->text.length);
 }

@@ -26,7 +26,7 @@ typedef struct {
 
 /* Rows for a command's table of options. */
 #define PROMPT_OPTIONS(p)                                                                                             \
-    {'f', "file", "FILE", OPTION_TEXT, &(p).file, "read the prompt from FILE, every byte of it; - is standard input"}, \
+    {'f', "file", "FILE", OPTION_TEXT, &(p).file, "the prompt is all of FILE; - is standard input"},                  \
     {0, "ids", "1,2,3", OPTION_TEXT, &(p).ids, "token ids instead of text; needs no tokenizer"},                      \
     {'e', "escapes", NULL, OPTION_FLAG, &(p).escapes, "interpret \\n, \\t, \\xHH and \\u{HEX} in the prompt"}
 

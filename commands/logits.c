@@ -90,16 +90,17 @@ int cmd_logits(int argc, char **argv)
     const Option options[] = {
         {0, "top", "N", OPTION_COUNT, &top, "list the N most likely tokens (default 10)"},
         PROMPT_OPTIONS(from),
-        {0, "all", NULL, OPTION_FLAG, &all, "write the logits of every position to the file of --out"},
+        {0, "all", NULL, OPTION_FLAG, &all, "write the logits of every position to --out"},
         {0, "out", "FILE", OPTION_TEXT, &path,
-         "file for --all: float32, little-endian, [position][vocabulary]; - is standard output"},
+         "of --all: float32, little-endian, [position][vocabulary]; - is standard output"},
         FORCE_OPTION,
+        JSON_OPTION,
         {0},
     };
     int count = options_parse(argc, argv, options, NULL,
                               "run logits \"The capital of France is\"\n"
-                              "run logits --ids 9707,11 --top 3 --json\n"
-                              "run logits --ids 9707,11 --all --out logits.f32\n");
+                              "run logits --ids 16,11,220 --top 3 --json\n"
+                              "run logits --ids 16,11,220 --all --out logits.f32\n");
     if (all != (path != NULL))
         usage_error("--all and --out FILE need each other");
     if (all && common.json)

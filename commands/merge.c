@@ -24,7 +24,7 @@ int cmd_merge(int argc, char **argv)
         {0},
     };
     options_parse(argc, argv, options, NULL,
-                  "run merge shards/ model.safetensors\n");
+                  "run merge shards/ whole.safetensors\n");
     Checkpoint c;
     char err[512];
     model_open(&c, argv[1]);

@@ -42,8 +42,8 @@ Nearest nearest_to(const char *typed, size_t length)
 bool nearest_offer(Nearest *n, const char *word, size_t length)
 {
     size_t most = n->length < 7 ? 2 : 3;
-    if (n->length < 3)
-        most = 1;
+    if (n->length < 5)
+        most = n->length > 1 ? 1 : 0;
     size_t distance = edit_distance(n->typed, n->length, word, length, most);
     if (n->length >= 3 && n->length < length && !memcmp(n->typed, word, n->length))
         distance = 1; /* the beginning of the word */
@@ -53,26 +53,92 @@ bool nearest_offer(Nearest *n, const char *word, size_t length)
     return true;
 }
 
+/* ---- what other programs call it --------------------------------------------------------------------------------- */
+
+/* Words that people know from elsewhere. They are errors that name ours, never second names that work. */
+typedef struct {
+    const char *words; /* what is typed, with spaces between */
+    const char *ours;  /* applies to commands with this option, or with these arguments; NULL: to all */
+    const char *say;   /* to be typed as the argument; or, when ours is NULL, a sentence */
+} OtherName;
+
+/* The first row that applies counts. */
+static const OtherName other_options[] = {
+    {"max-new-tokens n-predict num-predict max-length", "max-tokens", NULL},
+    {"temp", "temperature", NULL},
+    {"repetition-penalty", "repeat-penalty", NULL},
+    {"c ctx-size n-ctx num-ctx context max-seq-len", "ctx", NULL},
+    {"b batch-size", "block", NULL},
+    {"dtype torch-dtype precision quantize", "weights", NULL},
+    {"n-threads num-threads", "threads", NULL},
+    {"verify", "check", NULL},
+    {"filter", "find", NULL},
+    {"system-prompt", "system", NULL},
+    {"k", "top-k", NULL},
+    {"k n", "top", NULL},
+    {"f overwrite", "force", NULL},
+    {"p prompt text", "[PROMPT]", "'TEXT'"},
+    {"p prompt text", "[TEXT]", "'TEXT'"},
+    {"model-path", "model", NULL},
+    {"m model model-path", "[MODEL]", "MODEL"},
+    {"m model model-path o out output", "MODEL DIR", "MODEL DIR"},
+    {"m model model-path o out output", "MODEL FILE", "MODEL FILE"},
+    {"m model model-path o out output", "FILE", "FILE"},
+    {"o output", "out", NULL},
+    {"o out output", NULL, "the answer goes to standard output: add > FILE"},
+    {"device n-gpu-layers ngl", NULL, "everything runs on the CPU"},
+    {"i interactive", NULL, "run chat is interactive"},
+    {"color no-color", NULL, "colors are for terminals only, and not with NO_COLOR=1 in the environment"},
+    {"json", NULL, "/save FILE in run chat writes JSON"},
+    {"v verbose V version", NULL, "run --version prints the version"},
+};
+static const OtherName other_commands[] = {
+    {"run complete completion", NULL, "did you mean generate?"},
+    {"ls list show inspect validate check", NULL, "did you mean info?"},
+    {"verify sha256sum", NULL, "did you mean hash --check?"},
+    {"encode decode", NULL, "did you mean tokenize?"},
+    {"ppl eval", NULL, "did you mean perplexity?"},
+    {"compare", NULL, "did you mean diff?"},
+    {"serve server", NULL, "there is no server; generate and chat run a model"},
+    {"convert quantize", NULL, "models run as they are; -w q8 or -w q4 quantizes them when they are loaded"},
+    {"pull download", NULL, "download.sh fetches models"},
+    {"version", NULL, "run --version prints the version"},
+};
+
+/* Does one of the row's words become the nearest one? */
+static bool offer_words(const OtherName *row, Nearest *n)
+{
+    bool nearer = false;
+    for (const char *word = row->words; *word;) {
+        size_t length = strcspn(word, " ");
+        if (nearest_offer(n, word, length))
+            nearer = true;
+        word += length + strspn(word + length, " ");
+    }
+    return nearer;
+}
+
+const char *nearest_other_command(Nearest *n)
+{
+    const char *say = NULL;
+    for (size_t i = 0; i < COUNT_OF(other_commands); i++)
+        if (offer_words(&other_commands[i], n))
+            say = other_commands[i].say;
+    return say;
+}
+
 /* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 static const Option common_table[] = {
-    {'m', "model", "PATH", OPTION_TEXT, &common.model,
-     "model to use: a folder, .safetensors file, index.json, or hub id in the local Hugging Face cache (default: the "
-     "current folder, else the demo model)"},
+    {'m', "model", "MODEL", OPTION_TEXT, &common.model, "a folder, file or cached hub id, as run --help tells"},
     {'w', "weights", "MODE", OPTION_TEXT, &common.weights,
-     "f32 (default, or what RUN_WEIGHTS says); bf16: weights as stored in the file, the same text about twice as fast; "
-     "q8, q4: quantized"},
+     "f32; bf16: the same text about twice as fast; q8, q4: quantized (default: RUN_WEIGHTS, else f32)"},
     THREADS_OPTION,
-    {0, "ctx", "N", OPTION_COUNT, &common.ctx,
-     "context length in tokens, prompt and answer together (default: max_position_embeddings, times the factor of rope "
-     "scaling)"},
-    {0, "block", "N", OPTION_COUNT, &common.block,
-     "read the prompt in blocks of N tokens (default 512); does not change the result"},
-    {0, "kv", "TYPE", OPTION_TEXT, &common.kv,
-     "keep keys and values as f32, or f16 (default with q8 and q4): half the memory"},
+    {0, "ctx", "N", OPTION_COUNT, &common.ctx, "tokens of prompt and answer (default: model's limit)"},
+    {0, "block", "N", OPTION_COUNT, &common.block, "read the prompt in blocks of N tokens (default 512)"},
+    {0, "kv", "TYPE", OPTION_TEXT, &common.kv, "keys and values: f32, or f16 (default of q8 and q4)"},
     {0, "fast", NULL, OPTION_FLAG, &common.fast, "allow rounding to BF16 while the prompt is read"},
-    {0, "no-mmap", NULL, OPTION_FLAG, &common.no_mmap, "read the weights into memory instead of mapping the file"},
-    JSON_OPTION,
+    {0, "no-mmap", NULL, OPTION_FLAG, &common.no_mmap, "read the file into memory instead of mapping it"},
     {0},
 };
 static const Option quiet_table[] = {
@@ -84,6 +150,9 @@ static const Option quiet_table[] = {
 typedef struct {
     const Option *tables[3]; /* the command's, the common ones, quiet; searched in this order */
     const char *usage, *examples;
+    const Option *given[64]; /* with a value; each once */
+    size_t n_given;
+    const Option *repeated; /* NULL, or one that was given twice */
 } Parser;
 
 /* By its long name, or with short_name by that. */
@@ -96,42 +165,48 @@ static const Option *find_option(const Parser *p, const char *name, size_t lengt
     return NULL;
 }
 
-/* What other programs call our options. */
-static const char *const synonyms[][2] = {
-    {"max-new-tokens", "max-tokens"},
-    {"n-predict", "max-tokens"},
-    {"temp", "temperature"},
-    {"repetition-penalty", "repeat-penalty"},
-    {"ctx-size", "ctx"},
-    {"n-ctx", "ctx"},
-    {"dtype", "weights"},
-    {"num-threads", "threads"},
-    {"system-prompt", "system"},
-    {"output", "out"},
-    {"verify", "check"},
-    {"filter", "find"},
-};
-
-_Noreturn static void unknown_option(const Parser *p, const char *name, size_t length)
+static bool applies(const Parser *p, const OtherName *row)
 {
-    char dashes[64] = "";
-    for (size_t i = 0; i < length && length < sizeof dashes; i++)
-        dashes[i] = name[i] == '_' ? '-' : name[i]; /* --top_p */
-    for (size_t i = 0; i < COUNT_OF(synonyms); i++)
-        if (!strcmp(dashes, synonyms[i][0]) && find_option(p, synonyms[i][1], strlen(synonyms[i][1]), 0))
-            usage_error("unknown option --%s: did you mean --%s?", dashes, synonyms[i][1]);
-    if (*dashes && find_option(p, dashes, length, 0))
-        usage_error("unknown option --%.*s: did you mean --%s?", (int)length, name, dashes);
-    if (!strcmp(dashes, "prompt"))
-        usage_error("there is no --prompt: the prompt is an argument, run %s \"TEXT\"", this_command->name);
+    return !row->ours || !strcmp(row->ours, this_command->arguments) || find_option(p, row->ours, strlen(row->ours), 0);
+}
+
+/* What an unknown option could mean. */
+typedef struct {
+    const char *option;     /* ours; NULL: none is near */
+    const OtherName *other; /* NULL, or nearer than that */
+    size_t distance;
+} Guess;
+
+static Guess guess_option(const Parser *p, const char *name, size_t length)
+{
     Nearest nearest = nearest_to(name, length);
-    const char *best = NULL;
+    Guess g = {0};
     for (size_t t = 0; t < COUNT_OF(p->tables); t++)
         for (const Option *o = p->tables[t]; o->name; o++)
             if (nearest_offer(&nearest, o->name, strlen(o->name)))
-                best = o->name;
-    usage_error("unknown option --%.*s%s%s%s", (int)MIN(length, 64), name, best ? ": did you mean --" : "",
-                best ? best : "", best ? "?" : "");
+                g.option = o->name;
+    for (size_t i = 0; i < COUNT_OF(other_options); i++)
+        if (applies(p, &other_options[i]) && offer_words(&other_options[i], &nearest))
+            g.other = &other_options[i];
+    g.distance = nearest.distance;
+    return g;
+}
+
+/* typed: the option with its dashes; name: without, `length` bytes. */
+_Noreturn static void refuse_option(const Parser *p, const char *typed, const char *name, size_t length)
+{
+    Guess g = guess_option(p, name, length);
+    int shown = (int)MIN(length + strspn(typed, "-"), 64);
+    if (g.other && !g.other->ours)
+        usage_error("unknown option '%.*s': %s", shown, typed, g.other->say);
+    if (g.other && g.other->say)
+        usage_error("unknown option '%.*s': give it as an argument: run %s %s", shown, typed, this_command->name,
+                    g.other->say);
+    if (g.other || g.option)
+        usage_error("unknown option '%.*s': did you mean --%s?", shown, typed, g.other ? g.other->ours : g.option);
+    bool is_argument = typed[1] != '-' && this_command->most > 0;
+    usage_error("unknown option '%.*s'%s", shown, typed,
+                is_argument ? "; put -- before an argument that begins with -" : "");
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
@@ -186,11 +261,14 @@ static void set_option(const Option *o, const char *as, const char *value)
     char *end;
     TextList *list;
     uint64_t n = 0, least = o->type == OPTION_COUNT ? 1 : 0;
+    if ((o->type == OPTION_TEXT || o->type == OPTION_LIST) && !*value)
+        usage_error("%s: the value is empty", as);
     switch (o->type) {
     case OPTION_FLAG:
         *(bool *)o->value = true;
         break;
     case OPTION_TEXT:
+    case OPTION_ANY:
         *(const char **)o->value = value;
         break;
     case OPTION_LIST:
@@ -245,7 +323,7 @@ static void print_wrapped(const char *text, size_t length, int column, int inden
 
 static void print_option(const Option *o, int width)
 {
-    enum { HELP_COLUMN = 28 };
+    enum { HELP_COLUMN = 26 };
     char dash[8] = "    ";
     if (o->short_name)
         snprintf(dash, sizeof dash, "-%c, ", o->short_name);
@@ -301,9 +379,21 @@ _Noreturn static void print_help(const Parser *p)
 
 /* ---- argv -------------------------------------------------------------------------------------------------------- */
 
+/* Remember that the option was given. */
+static void note_given(Parser *p, const Option *o)
+{
+    for (size_t i = 0; i < p->n_given; i++)
+        if (p->given[i] == o) {
+            p->repeated = o;
+            return;
+        }
+    if (p->n_given < COUNT_OF(p->given))
+        p->given[p->n_given++] = o;
+}
+
 /* Set an option. Unless it is a flag, it has a value: attached to it, or (attached is NULL) the next argument. Returns
  * how many of argv were taken. */
-static int take_option(const Parser *p, const Option *o, const char *as, const char *attached, char **argv)
+static int take_option(Parser *p, const Option *o, const char *as, const char *attached, char **argv)
 {
     bool flag = o->type == OPTION_FLAG, alone = flag || attached;
     if (flag && attached)
@@ -313,32 +403,35 @@ static int take_option(const Parser *p, const Option *o, const char *as, const c
     if (!alone && !argv[1])
         usage_error("%s needs a value %s", as, o->value_name);
     set_option(o, as, alone ? attached : argv[1]);
+    if (!flag && o->type != OPTION_LIST)
+        note_given(p, o);
     return alone ? 1 : 2;
 }
 
 /* --name, --name=value or --name value. */
-static int parse_long(const Parser *p, char **argv)
+static int parse_long(Parser *p, char **argv)
 {
     const char *name = argv[0] + 2, *equals = strchr(name, '=');
     size_t length = equals ? (size_t)(equals - name) : strlen(name);
     const Option *o = find_option(p, name, length, 0);
     char as[80];
     if (!o)
-        unknown_option(p, name, length);
+        refuse_option(p, argv[0], name, length);
     snprintf(as, sizeof as, "--%s", o->name);
     return take_option(p, o, as, equals ? equals + 1 : NULL, argv);
 }
 
 /* -a, -abc (flags), -n5, -n=5 or -n 5. */
-static int parse_short(const Parser *p, char **argv)
+static int parse_short(Parser *p, char **argv)
 {
+    size_t length = strcspn(argv[0] + 1, "=");
+    if (length > 1 && guess_option(p, argv[0] + 1, length).distance == 0) /* -model, say */
+        refuse_option(p, argv[0], argv[0] + 1, length);
     for (const char *c = argv[0] + 1; *c; c++) {
         const Option *o = find_option(p, NULL, 0, *c);
         char as[4] = {'-', *c, 0};
-        if (!o && *c == 'p' && !strcmp(this_command->arguments, "[PROMPT]"))
-            usage_error("there is no -p: the prompt is an argument, run %s \"TEXT\"", this_command->name);
         if (!o)
-            usage_error("unknown option -%c", *c);
+            refuse_option(p, as, c, 1);
         const char *attached = c[1] == '=' ? c + 2 : c + 1;
         bool last = o->type != OPTION_FLAG;
         int taken = take_option(p, o, as, last && c[1] ? attached : NULL, argv);
@@ -351,7 +444,9 @@ static int parse_short(const Parser *p, char **argv)
 int options_parse(int argc, char **argv, const Option *options, const char *usage, const char *examples)
 {
     static const Option none[] = {{0}};
-    Parser p = {{options, this_command->runs_model ? common_table : none, quiet_table}, usage, examples};
+    Parser p = {.tables = {options, this_command->runs_model ? common_table : none, quiet_table},
+                .usage = usage,
+                .examples = examples};
     int count = 0;
     for (int i = 1; i < argc;) {
         const char *a = argv[i];
@@ -366,9 +461,13 @@ int options_parse(int argc, char **argv, const Option *options, const char *usag
             argv[++count] = argv[i++];
         }
     }
+    if (p.repeated)
+        notice("--%s is given more than once: the last one counts", p.repeated->name);
     if (count < this_command->least)
         usage_error("too few arguments: run %s %s", this_command->name, this_command->arguments);
+    if (count > this_command->most && !this_command->most)
+        usage_error("'%.100s': this command takes no arguments", argv[1]);
     if (count > this_command->most)
-        usage_error("too many arguments: '%.100s'", argv[this_command->most + 1]);
+        usage_error("too many arguments: '%.100s'; quotes keep several words together", argv[this_command->most + 1]);
     return count;
 }

@@ -7,8 +7,9 @@
 
 typedef enum {
     OPTION_FLAG,   /* bool */
-    OPTION_TEXT,   /* const char * */
-    OPTION_LIST,   /* TextList: may be given several times */
+    OPTION_TEXT,   /* const char *, not empty */
+    OPTION_ANY,    /* const char *, may be empty */
+    OPTION_LIST,   /* TextList: may be given several times; none is empty */
     OPTION_SIZE,   /* size_t, 0 or more */
     OPTION_U64,    /* uint64_t */
     OPTION_NUMBER, /* double, 0 or more */
@@ -32,7 +33,8 @@ typedef struct {
 
 /* Parse argv[1..argc): options anywhere, as --x V, --x=V or -xV; -- ends them. Positional arguments are moved to
  * argv[1..] and their number, which this_command limits, is returned. --help prints and exits with 0; a mistake exits
- * with 2. options: ends with a NULL name; -q, -h, and the common options of a command that runs a model are added.
+ * with 2. Of an option that is given twice the last one counts, and a notice says so.
+ * options: ends with a NULL name; -q, -h, and the common options of a command that runs a model are added.
  * usage: the lines after "usage:", such as "run hash MODEL"; NULL: from this_command. examples: lines; after an empty
  * line a paragraph of what else there is to say. */
 int options_parse(int argc, char **argv, const Option *options, const char *usage, const char *examples);
@@ -52,7 +54,7 @@ extern Common common;
 
 /* Rows for the tables of commands that do not take all common options. */
 #define THREADS_OPTION \
-    {'t', "threads", "N", OPTION_COUNT, &common.threads, "number of threads (default: the cores this process may use)"}
+    {'t', "threads", "N", OPTION_COUNT, &common.threads, "number of threads (default: the usable cores)"}
 #define FORCE_OPTION {0, "force", NULL, OPTION_FLAG, &common.force, "replace a file that exists already"}
 #define JSON_OPTION {0, "json", NULL, OPTION_FLAG, &common.json, "print one JSON document on standard output"}
 
@@ -64,5 +66,7 @@ typedef struct {
 } Nearest;
 Nearest nearest_to(const char *typed, size_t length);
 bool nearest_offer(Nearest *n, const char *word, size_t length);
+/* Offer the names that other programs have for our commands. What to type instead if one is nearest, else NULL. */
+const char *nearest_other_command(Nearest *n);
 
 #endif

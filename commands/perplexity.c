@@ -118,12 +118,13 @@ int cmd_perplexity(int argc, char **argv)
         {'f', "file", "FILE", OPTION_TEXT, &file, "same as FILE"},
         {0, "ids", "1,2,3", OPTION_TEXT, &ids_text, "token ids instead of text; needs no tokenizer"},
         {0, "tokens", NULL, OPTION_FLAG, &tokens, "print each token's surprise, on a terminal as colors"},
+        JSON_OPTION,
         {0},
     };
     int count = options_parse(argc, argv, options, NULL,
-                              "run perplexity book.txt --ctx 2048\n"
+                              "run perplexity book.txt --ctx 256\n"
                               "echo \"The sky is blue.\" | run perplexity --tokens\n"
-                              "run perplexity --ids 9707,11,1879,0 --json\n");
+                              "run perplexity --ids 16,11,220,17,11 --json\n");
     if (count + (file ? 1 : 0) + (ids_text ? 1 : 0) > 1)
         usage_error("give only one of FILE, --file and --ids");
     IdList ids = {0};

@@ -15,12 +15,12 @@ typedef struct {
 
 /* Rows for a command's table of options. */
 #define SAMPLING_OPTIONS(a)                                                                                           \
-    {0, "temperature", "T", OPTION_NUMBER, &(a).temperature, "below 1 more predictable, above more varied, 0 greedy"},\
+    {0, "temperature", "T", OPTION_NUMBER, &(a).temperature, "0 greedy; below 1 more predictable, above more varied"},\
     {0, "top-k", "K", OPTION_SIZE, &(a).top_k, "choose among the K most likely tokens (0: among all)"},               \
-    {0, "top-p", "P", OPTION_NUMBER, &(a).top_p, "choose among the most likely tokens that together reach P"},        \
-    {0, "min-p", "P", OPTION_NUMBER, &(a).min_p, "drop tokens less than P times as likely as the most likely one"},   \
+    {0, "top-p", "P", OPTION_NUMBER, &(a).top_p, "choose among the likeliest that together reach P"},                 \
+    {0, "min-p", "P", OPTION_NUMBER, &(a).min_p, "drop tokens less than P times as likely as the first"},             \
     {0, "repeat-penalty", "R", OPTION_NUMBER, &(a).repeat_penalty, "above 1: make repetition less likely"},           \
-    {0, "seed", "N", OPTION_U64, &(a).seed, "the same seed gives the same text everywhere (default: random)"},        \
+    {0, "seed", "N", OPTION_U64, &(a).seed, "same seed, same text everywhere (default: random)"},                     \
     {0, "greedy", NULL, OPTION_FLAG, &(a).greedy, "always choose the most likely token"}
 
 SamplingArguments sampling_arguments(void);      /* nothing given; a random seed */

@@ -66,6 +66,7 @@ static Tokenizer *finish_tokenizer(TokenizerLoad *load, bool needed)
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
 
+/* What --weights says, else RUN_WEIGHTS in the environment, else f32. */
 static WeightMode wanted_mode(void)
 {
     const char *usual = getenv("RUN_WEIGHTS"), *name = common.weights;

@@ -18,7 +18,7 @@ int cmd_split(int argc, char **argv)
     };
     options_parse(argc, argv, options, "run split MODEL DIR --max-shard-size SIZE | --by-layer",
                   "run split model.safetensors shards/ --max-shard-size 2GB\n"
-                  "run split Qwen/Qwen2.5-7B-Instruct layers/ --by-layer\n"
+                  "run split model.safetensors layers/ --by-layer\n"
                   "\n"
                   "DIR also gets config.json and the tokenizer's files. What is there already is "
                   "replaced only with --force.\n");

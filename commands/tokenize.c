@@ -13,6 +13,24 @@
 
 /* ---- one text ---------------------------------------------------------------------------------------------------- */
 
+/* Ids that stand for no token: decoding leaves them out, as the reference does. */
+static size_t count_unknown(const Tokenizer *t, const IdList *ids)
+{
+    size_t unknown = 0, length;
+    for (size_t i = 0; i < ids->count; i++) {
+        tokenizer_piece(t, ids->items[i], &length);
+        if (!length)
+            unknown++;
+    }
+    return unknown;
+}
+
+static void tell_unknown(size_t n)
+{
+    if (n)
+        notice("ids that the tokenizer does not know are left out of the text: %zu", n);
+}
+
 /* Encode a text and print its tokens, or decode a list of ids and print their text. */
 static void tokenize_one(Tokenizer *t, const Prompt *from, bool skip_special)
 {
@@ -22,6 +40,7 @@ static void tokenize_one(Tokenizer *t, const Prompt *from, bool skip_special)
     if (from->ids) {
         ids = input_ids(from->ids);
         die_if(tokenizer_decode(t, ids.items, ids.count, skip_special, &text), "out of memory");
+        tell_unknown(count_unknown(t, &ids));
     } else {
         die_if(tokenizer_encode(t, from->text.bytes, from->text.length, true, &ids, err), err);
     }
@@ -83,6 +102,7 @@ typedef struct {
     Text line; /* what was read of the current one */
     Text text; /* of the answer */
     IdList ids;
+    size_t unknown; /* ids that were left out of texts */
     bool failed;
 } Requests;
 
@@ -112,6 +132,21 @@ static int answer_messages(Requests *r, const JsonValue *request, const JsonValu
     return status;
 }
 
+/* A name that no request knows, such as a misspelled one, would change nothing without a word. */
+static int check_fields(const JsonValue *request, char err[512])
+{
+    static const char *const known[] = {"text", "ids", "messages", "skip_special", "add_generation_prompt", "tools"};
+    char name[TEXT_PRINTABLE];
+    for (const JsonValue *v = request->type == JSON_OBJECT ? request->child : NULL; v; v = v->next) {
+        bool is_known = false;
+        for (size_t i = 0; i < COUNT_OF(known); i++)
+            is_known = is_known || json_key_is(v, known[i]);
+        if (!is_known)
+            return fail(err, "unknown field \"%s\"", text_printable(v->key, v->key_length, name));
+    }
+    return 0;
+}
+
 /* Print the answer to one request. Return -1 and a sentence, and print nothing, when it has no answer. */
 static int answer(Requests *r, const JsonValue *request, char err[512])
 {
@@ -119,6 +154,8 @@ static int answer(Requests *r, const JsonValue *request, char err[512])
                     *messages = json_get(request, "messages"), *skip = json_get(request, "skip_special");
     bool skip_special = false;
     r->text.length = r->ids.count = 0;
+    if (check_fields(request, err) != 0)
+        return -1;
     if ((text ? 1 : 0) + (list ? 1 : 0) + (messages ? 1 : 0) != 1)
         return fail(err, "expected an object with one of \"text\", \"ids\" and \"messages\"");
     if (text && text->type != JSON_STRING)
@@ -135,6 +172,8 @@ static int answer(Requests *r, const JsonValue *request, char err[512])
         return -1;
     if (list && tokenizer_decode(r->tokenizer, r->ids.items, r->ids.count, skip_special, &r->text))
         return fail(err, "out of memory");
+    if (list)
+        r->unknown += count_unknown(r->tokenizer, &r->ids);
     putchar('{');
     if (!text)
         write_string("\"text\":", r->text.bytes, r->text.length);
@@ -178,6 +217,7 @@ static int answer_lines(Tokenizer *t)
         die(EXIT_FAILED, "standard input: %s", strerror(errno));
     if (r.line.length)
         answer_line(&r);
+    tell_unknown(r.unknown);
     id_list_free(&r.ids);
     text_free(&r.text);
     text_free(&r.line);
@@ -189,23 +229,28 @@ int cmd_tokenize(int argc, char **argv)
     Prompt from = {0};
     bool lines = false, skip_special = false;
     const Option options[] = {
-        {'f', "file", "FILE", OPTION_TEXT, &from.file,
-         "read the text from FILE, every byte of it; - is standard input"},
+        {'m', "model", "PATH", OPTION_TEXT, &common.model,
+         "a tokenizer.json, or a model, of which only the tokenizer is read (default: the current folder, else the "
+         "demo model)"},
+        {'f', "file", "FILE", OPTION_TEXT, &from.file, "the text is all of FILE; - is standard input"},
         {'e', "escapes", NULL, OPTION_FLAG, &from.escapes, "interpret \\n, \\t, \\xHH and \\u{HEX} in the text"},
         {0, "ids", "1,2,3", OPTION_TEXT, &from.ids, "print the text of these ids"},
         {0, "skip-special", NULL, OPTION_FLAG, &skip_special,
          "with --ids: leave out special tokens such as <|im_end|>"},
         {0, "jsonl", NULL, OPTION_FLAG, &lines,
          "answer requests from standard input, a line each: {\"text\":..}, {\"ids\":[..]} or {\"messages\":[..]}"},
+        JSON_OPTION,
         {0},
     };
     int count = options_parse(argc, argv, options, NULL,
                               "run tokenize \"Hello, world\"\n"
-                              "run tokenize --ids 9707,11,1879\n"
+                              "run tokenize --ids 16,11,220,17,11\n"
                               "run tokenize -m tokenizer.json -f book.txt --json\n"
                               "echo '{\"text\":\"Hello\"}' | run tokenize --jsonl\n");
     if (lines && (count || from.ids || from.file))
         usage_error("--jsonl reads requests from standard input only");
+    if (skip_special && !from.ids)
+        usage_error("--skip-special goes with --ids; in a request of --jsonl it is \"skip_special\":true");
     if (!lines)
         input_prompt(&from, count ? argv[1] : NULL);
 
