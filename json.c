@@ -582,7 +582,7 @@ static void write_string(FILE *out, const char *s, size_t length, bool ascii)
     while (s < end) {
         uint32_t c;
         size_t size = unicode_decode(s, (size_t)(end - s), &c);
-        bool escape = c == '"' || c == '\\' || c < 0x20 || c == 0x7f || (ascii && c > 0x7f);
+        bool escape = c == '"' || c == '\\' || text_drives_terminal(c) || (ascii && c > 0x7f);
         if (escape || unicode_is_broken(c, s, size)) {
             fwrite(plain, 1, (size_t)(s - plain), out);
             if (escape)

@@ -7,22 +7,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-/* On a terminal, what could drive it is made visible. */
 static void print_document(const JsonValue *v, JsonStyle style)
 {
-    if (!isatty(STDOUT_FILENO)) {
-        json_print(stdout, v, style);
-    } else {
-        char *text;
-        size_t length;
-        FILE *memory = xopen_memory(&text, &length);
-        json_print(memory, v, style);
-        xclose_memory(memory, &text);
-        print_text(stdout, text, length);
-        free(text);
-    }
+    json_print(stdout, v, style);
     putchar('\n');
 }
 
