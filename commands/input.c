@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/unicode.h"
@@ -26,14 +27,49 @@ int input_read(int fd, InputTake *take, void *context)
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
+#define TEXT_MOST ((size_t)1 << 30) /* bytes of a text: from what does not end, no more is read */
+
+typedef struct {
+    Text *text;
+    const char *path;
+    size_t most;
+} Reading;
+
 static void append_bytes(void *context, const void *bytes, size_t n)
 {
-    xappend(context, bytes, n);
+    const Reading *r = context;
+    if (r->most == 0)
+        die(EXIT_FAILED, "%s: is a device, not a text", input_name(r->path));
+    if (r->text->length + n > r->most)
+        die(EXIT_FAILED, "%s: has more than %zu bytes: a text can have no more", input_name(r->path), r->most);
+    xappend(r->text, bytes, n);
 }
 
 const char *input_name(const char *path)
 {
     return strcmp(path, "-") ? path : "standard input";
+}
+
+/* Open a file that was named as a text. It may be a pipe, such as a shell's <(...), but not one that nothing writes to:
+ * whether that is so shows only in reading, so its first bytes are taken here. */
+static int open_text(Reading *r)
+{
+    struct stat info;
+    int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 || fstat(fd, &info) != 0)
+        die(EXIT_FAILED, "%s: %s", r->path, strerror(errno));
+    if (S_ISDIR(info.st_mode))
+        die(EXIT_FAILED, "%s: is a folder, not a file", r->path);
+    if (S_ISFIFO(info.st_mode)) {
+        char first[4096];
+        ssize_t n = read(fd, first, sizeof first);
+        if (n == 0)
+            die(EXIT_FAILED, "%s: is an empty pipe: nothing writes to it", r->path);
+        if (n > 0)
+            xappend(r->text, first, (size_t)n);
+    }
+    fcntl(fd, F_SETFL, 0); /* from now on wait for what comes */
+    return fd;
 }
 
 bool input_text(Text *text, const char *argument, const char *file)
@@ -47,10 +83,13 @@ bool input_text(Text *text, const char *argument, const char *file)
     }
     if (!argument && !file && isatty(STDIN_FILENO))
         return false;
-    const char *path = file ? file : "-";
-    int fd = strcmp(path, "-") ? open(path, O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
-    if (fd < 0 || input_read(fd, append_bytes, text) != 0)
-        die(EXIT_FAILED, "%s: %s", input_name(path), strerror(errno));
+    Reading r = {.text = text, .path = file ? file : "-"};
+    int fd = strcmp(r.path, "-") ? open_text(&r) : STDIN_FILENO;
+    struct stat info;
+    if (fstat(fd, &info) == 0 && !S_ISBLK(info.st_mode) && (!S_ISCHR(info.st_mode) || isatty(fd)))
+        r.most = TEXT_MOST;
+    if (input_read(fd, append_bytes, &r) != 0)
+        die(EXIT_FAILED, "%s: %s", input_name(r.path), strerror(errno));
     if (fd != STDIN_FILENO)
         close(fd);
     return true;
