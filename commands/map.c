@@ -104,9 +104,9 @@ static void draw_bar(const Group *g, uint64_t total, int name_width, int width)
     char count[24] = "";
     if (g->count > 1)
         snprintf(count, sizeof count, " x%" PRIu64, g->count);
-    print_end(g->name, name_width - (int)strlen(count));
-    printf("%s %5.1f%%%s%s%.*s%s\n", count, 100 * share, bar ? "  " : "", color ? "\033[36m" : "", bar, HASHES,
-           color ? "\033[0m" : "");
+    int padding = print_end(g->name, name_width - (int)strlen(count));
+    printf("%s%*s %5.1f%%%s%s%.*s%s\n", count, padding, "", 100 * share, bar ? "  " : "", color ? "\033[36m" : "", bar,
+           HASHES, color ? "\033[0m" : "");
 }
 
 #define BARS 8

@@ -153,7 +153,7 @@ int text_columns(const char *text)
     return width;
 }
 
-void print_end(const char *name, int columns)
+int print_end(const char *name, int columns)
 {
     int width = text_columns(name), left = width;
     const char *dots = width > columns ? "..." : "";
@@ -162,8 +162,8 @@ void print_end(const char *name, int columns)
         name += unicode_decode(name, strlen(name), &c);
         left -= unicode_width(c);
     }
-    left += (int)strlen(dots);
-    printf("%s%s%*s", dots, name, MAX(columns - left, 0), "");
+    printf("%s%s", dots, name);
+    return MAX(columns - (int)strlen(dots) - left, 0);
 }
 
 void print_wrapped(const char *text, size_t length, int column, int indent, int width)

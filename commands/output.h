@@ -34,8 +34,8 @@ const char *human_bytes(uint64_t bytes, char out[32]); /* "988.1 MB" */
  * Without a tokenizer its id in <>. */
 void print_token(const Tokenizer *t, int id, int columns);
 int text_columns(const char *text); /* that it takes on a terminal */
-/* A name that can be shown, padded with spaces to `columns`; of a longer one, "..." and its end. */
-void print_end(const char *name, int columns);
+/* Print a name that can be shown; of one that is too long, "..." and its end. Returns the columns that are left. */
+int print_end(const char *name, int columns);
 /* "label           text", words that do not fit into a narrow terminal on indented lines of their own. */
 void print_field(const char *label, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* A line of text that begins in `column`, its words broken at `width`; each line after the first is indented. */
