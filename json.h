@@ -73,12 +73,12 @@ int json_lookup_ids(const JsonLookup *l, const char *key, int *ids, size_t most,
  * Errors are left to ferror(out). */
 
 typedef enum {
-    JSON_COMPACT,   /* one line, UTF-8 as it is */
+    JSON_COMPACT,   /* one line, UTF-8 */
     JSON_INDENTED,  /* two blanks for each level */
     JSON_CANONICAL, /* no blanks, ASCII, shortest numbers; equal keys once: first position, last value */
 } JsonStyle;
 void json_print(FILE *out, const JsonValue *value, JsonStyle style);
-/* Write the text as a JSON string, in quotes. Control characters and DEL are escaped; what is not UTF-8 becomes
+/* Write the text as a JSON string, in quotes. What text_drives_terminal() is escaped; what is not UTF-8 becomes
  * U+FFFD. */
 void json_write_string(FILE *out, const char *text, size_t length);
 /* Write the fewest digits that read back as the same double; null for NaN and infinities. */

@@ -22,8 +22,8 @@ static bool skip(const char **p, char c)
     return true;
 }
 
-/* Read a signed whole number, or nothing (then *given is false). What is beyond 63 bits is beyond every axis, too, and
- * clipped. Advances *p. */
+/* Read a signed whole number, or nothing (then *given is false). Advances *p. What is beyond 63 bits becomes the largest
+ * of them, which is as far beyond the end of every axis. */
 static void read_bound(const char **p, bool *given, int64_t *value)
 {
     const char *s = *p + strspn(*p, " ");
@@ -33,7 +33,7 @@ static void read_bound(const char **p, bool *given, int64_t *value)
         skip(&s, '+');
     *given = *s >= '0' && *s <= '9';
     for (; *s >= '0' && *s <= '9'; s++)
-        size = MIN(MIN(size, (uint64_t)INT64_MAX / 10) * 10 + (uint64_t)(*s - '0'), INT64_MAX);
+        size = size > INT64_MAX / 10 ? INT64_MAX : MIN(10 * size + (uint64_t)(*s - '0'), INT64_MAX);
     if (*given)
         *p = s + strspn(s, " ");
     *value = negative ? -(int64_t)size : (int64_t)size;
@@ -65,13 +65,15 @@ static void set_range(SliceAxis *a, uint64_t size, const bool given[2], const in
     }
 }
 
-static int set_index(SliceAxis *a, const SafetensorsTensor *t, size_t axis, int64_t index, char err[512])
+/* text: the index as it was written. */
+static int set_index(SliceAxis *a, const SafetensorsTensor *t, size_t axis, int64_t index, const char *text,
+                     char err[512])
 {
     uint64_t size = t->shape[axis];
     uint64_t place = index < 0 ? (uint64_t)index + size : (uint64_t)index; /* below zero wraps, beyond any size */
     if (place >= size)
-        return tensor_fail(err, NULL, t, "index %" PRId64 " is outside axis %zu, whose size is %" PRIu64, index, axis,
-                           size);
+        return tensor_fail(err, NULL, t, "index %.*s is outside axis %zu, whose size is %" PRIu64,
+                           (int)MIN(strcspn(text, " ,"), 60), text, axis, size);
     *a = (SliceAxis){.start = place, .count = 1, .step = 1, .dropped = true};
     return 0;
 }
@@ -95,7 +97,7 @@ static int parse_axis(const char **p, const SafetensorsTensor *t, size_t axis, S
             err, NULL, t,
             "slice \"%.60s\" is not valid: write an index such as 3 or -1, or a range such as 0:4, 2:, ::2", start);
     if (parts == 1)
-        return set_index(a, t, axis, bound[0], err);
+        return set_index(a, t, axis, bound[0], start + strspn(start, " "), err);
     if (given[2] && bound[2] == 0)
         return tensor_fail(err, NULL, t, "slice \"%.60s\": the step cannot be 0", start);
     set_range(a, t->shape[axis], given, bound, given[2] ? bound[2] : 1);

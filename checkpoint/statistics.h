@@ -13,8 +13,9 @@ typedef struct {
 } Statistics;
 
 int statistics_compute(const Slice *s, Statistics *stats, char err[512]);
-/* Find the first element of the slice that has that value; *at is UINT64_MAX if there is none. */
-int statistics_find(const Slice *s, double value, uint64_t *at, char err[512]);
+/* Find the slice's first element that rounds to the double `value`, its minimum or maximum. Several integers of 64 bits
+ * may do so: of these, the first that is exactly the smallest, or the largest. *at is UINT64_MAX if there is none. */
+int statistics_find(const Slice *s, double value, bool largest, uint64_t *at, char err[512]);
 /* Count the finite numbers in each of n equal parts of [low, high]. */
 int statistics_histogram(const Slice *s, double low, double high, uint64_t *bins, size_t n, char err[512]);
 

@@ -117,7 +117,7 @@ static void write_json(const Session *s, const Bench *b)
     write_number(",\"tok_s\":", b->prefill);
     printf("},\"decode\":{\"context\":%zu,\"tokens\":%zu", b->depth, b->tokens);
     write_number(",\"tok_s\":", b->decode);
-    write_number(",\"gb_s\":", s->weight_bytes > BEYOND_CACHES ? b->decode_gb_s : (double)NAN);
+    write_number(",\"gb_s\":", s->weight_bytes > BEYOND_CACHES && b->tokens ? b->decode_gb_s : (double)NAN);
     write_number(",\"bandwidth_share\":", share(s, b));
     write_number("},\"bandwidth_gb_s\":", s->weight_bytes > BEYOND_CACHES ? b->bandwidth : (double)NAN);
     write_number(",\"peak_rss_mb\":", peak_megabytes());
@@ -143,6 +143,8 @@ static void print_table(const Session *s, const Bench *b)
         printf("bandwidth    %.1f GB/s: these threads reading these weights", b->bandwidth);
     if (share(s, b) >= 0)
         printf("; decoding reads %.1f GB/s, %.0f%%", b->decode_gb_s, 100 * share(s, b));
+    else if (b->tokens && s->weight_bytes > BEYOND_CACHES)
+        printf("; decoding's share of it not measured: another process disturbed it");
     printf("\npeak memory  %.0f MB\n", peak_megabytes());
 }
 

@@ -36,6 +36,7 @@ typedef struct {
 
 typedef enum { SAME, CHANGED, RETYPED, RESHAPED, ONLY_A, ONLY_B } Status;
 static const char *const status_names[] = {"equal", "changed", "dtype", "shape", "only in A", "only in B"};
+static const char *const status_keys[] = {"equal", "changed", "dtype", "shape", "only_in_a", "only_in_b"}; /* in JSON */
 
 typedef struct {
     const SafetensorsTensor *a;
@@ -70,14 +71,14 @@ static void add_difference(Difference *total, const Difference *d)
     total->b_is_not_zero = total->b_is_not_zero || d->b_is_not_zero;
 }
 
-/* Add n pairs of finite numbers. Pair i goes to lane i mod 4, so that additions need not wait for one another. */
-static void add_sums(Difference *total, const double *a, const double *b, size_t n)
+/* Add n finite pairs a and b = a + d. Pair i goes to lane i mod 4, so that additions need not wait for one another. */
+static void add_sums(Difference *total, const double *a, const double *b, const double *difference, size_t n)
 {
     double sum[4] = {0}, dd[4] = {0}, aa[4] = {0}, ad[4] = {0};
     bool any[4] = {false};
     for (size_t i = 0; i < n; i += 4) {
         for (size_t j = 0; j < MIN(n - i, 4); j++) {
-            double x = a[i + j], d = b[i + j] - x;
+            double x = a[i + j], d = difference[i + j];
             any[j] |= b[i + j] != 0;
             sum[j] += fabs(d);
             dd[j] += d * d;
@@ -106,11 +107,11 @@ static uint64_t set_aside(double *a, double *b, size_t n)
     return count;
 }
 
-/* Find the first element with the largest |b - a|; a[0] and b[0] belong to element `at`. */
-static void find_maximum(Difference *total, const double *a, const double *b, size_t n, size_t at, size_t parts)
+/* Find the first element with the largest |d|; difference[0] belongs to element `at`. */
+static void find_maximum(Difference *total, const double *difference, size_t n, size_t at, size_t parts)
 {
     for (size_t i = 0; i < n * parts; i++) {
-        double d = fabs(b[i] - a[i]);
+        double d = fabs(difference[i]);
         if (d > total->max) {
             total->max = d;
             total->max_at = at + i / parts;
@@ -118,13 +119,32 @@ static void find_maximum(Difference *total, const double *a, const double *b, si
     }
 }
 
+static bool is_long_integer(Dtype dtype)
+{
+    return dtype == DTYPE_I64 || dtype == DTYPE_U64;
+}
+
+/* b - a, where one of them is an integer of 64 bits, which its double may not be. */
+static double long_difference(const SafetensorsTensor *a, const unsigned char *x, const SafetensorsTensor *b,
+                              const unsigned char *y)
+{
+    Number from = number_read(a->dtype, x), to = number_read(b->dtype, y);
+    if (!from.whole || !to.whole)
+        return to.value - from.value;
+    if (from.negative != to.negative)
+        return (to.negative ? -1 : 1) * ((double)from.magnitude + (double)to.magnitude);
+    bool grows = to.magnitude >= from.magnitude;
+    double size = (double)(grows ? to.magnitude - from.magnitude : from.magnitude - to.magnitude);
+    return grows == to.negative ? -size : size;
+}
+
 static void compare_numbers(void *context, size_t begin, size_t end, int thread)
 {
     const Comparison *c = context;
-    double a[2 * BLOCK], b[2 * BLOCK];
+    double a[2 * BLOCK], b[2 * BLOCK], difference[2 * BLOCK];
     size_t size_a = dtype_bits(c->a->dtype) / 8, size_b = dtype_bits(c->b->dtype) / 8, n;
     size_t parts = number_parts(c->a->dtype);
-    bool same_type = c->a->dtype == c->b->dtype;
+    bool same_type = c->a->dtype == c->b->dtype, exact = is_long_integer(c->a->dtype) || is_long_integer(c->b->dtype);
     Difference *d = &c->tasks[begin / CHUNK];
     (void)thread;
     for (size_t at = begin; at < end; at += n) {
@@ -133,16 +153,21 @@ static void compare_numbers(void *context, size_t begin, size_t end, int thread)
         number_decode(c->a->dtype, x, n, a);
         number_decode(c->b->dtype, y, n, b);
         uint64_t infinite = set_aside(a, b, n * parts);
+        for (size_t i = 0; i < n * parts; i++)
+            difference[i] = b[i] - a[i];
+        for (size_t i = 0; exact && i < n; i++)
+            if (a[i] != 0 || b[i] != 0) /* not set aside */
+                difference[i] = long_difference(c->a, x + i * size_a, c->b, y + i * size_b);
         d->elements += n;
         if (!same_type || memcmp(x, y, n * size_a) != 0) {
             d->not_finite += infinite;
             d->changed += same_type ? 0 : infinite; /* these are equal now, and the loop does not see them */
             for (size_t i = 0; i < n; i++)
-                if (same_type ? memcmp(x + i * size_a, y + i * size_a, size_a) != 0 : a[i] != b[i])
+                if (same_type ? memcmp(x + i * size_a, y + i * size_a, size_a) != 0 : difference[i] != 0)
                     d->changed++;
-            find_maximum(d, a, b, n, at, parts);
+            find_maximum(d, difference, n, at, parts);
         }
-        add_sums(d, a, b, n * parts);
+        add_sums(d, a, b, difference, n * parts);
     }
 }
 
@@ -374,7 +399,7 @@ static void write_pair(const Pair *p)
 {
     const SafetensorsTensor *t = named(p);
     write_string("{\"name\":", t->name, t->name_length);
-    printf(",\"status\":\"%s\"", status_names[p->status]);
+    printf(",\"status\":\"%s\"", status_keys[p->status]);
     if (p->status != ONLY_B)
         write_type("a", p->a);
     if (p->status != ONLY_A)
@@ -397,7 +422,7 @@ static void write_diff(const Diff *d)
     write_name(",\"b\":", d->b.argument);
     printf(",\"same\":%s,\"counts\":{", d->counts[SAME] == d->n ? "true" : "false");
     for (size_t i = 0; i < COUNT_OF(status_names); i++)
-        printf("%s\"%s\":%zu", i ? "," : "", status_names[i], d->counts[i]);
+        printf("%s\"%s\":%zu", i ? "," : "", status_keys[i], d->counts[i]);
     printf("},\"tensors\":[");
     for (size_t i = 0; i < d->n; i++) {
         printf(i ? ",\n" : "\n");

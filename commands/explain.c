@@ -23,6 +23,7 @@ typedef struct {
     int layer;                   /* of the line before */
     size_t positions;            /* that attention looks back over */
     size_t values;               /* shown in a line */
+    bool narrow;                 /* a step takes several lines */
     const char *between;         /* what JSON has before the next step */
 } Explainer;
 
@@ -45,10 +46,10 @@ static uint64_t byte_of(const SafetensorsTensor *t)
 /* Print the first `count` of e->best; 0: the logits are not finite. */
 static void print_guess(const Explainer *e, const char *label, size_t count)
 {
-    printf("  %-24s", label);
+    printf(e->narrow ? "  %s" : "  %-24s", label);
     for (size_t i = 0; i < count; i++) {
-        putchar(' ');
-        print_token(e->s->tokenizer, e->best[i].id, 0);
+        fputs(e->narrow ? "\n     " : " ", stdout);
+        print_token(e->s->tokenizer, e->best[i].id, e->narrow ? 24 : 0);
         printf(" %.1f%%", 100 * e->best[i].probability);
     }
     puts(count ? "" : " not a finite number");
@@ -76,7 +77,11 @@ static void print_step(Explainer *e, int layer, const char *step, const Safetens
     } else {
         snprintf(shape, sizeof shape, "%zu key%s", e->positions, plural(e->positions));
     }
-    printf("%s%-*s%11s %-13s%9.4g", layer < 0 ? "" : "  ", layer < 0 ? 26 : 24, label, at, shape, norm_of(values, n));
+    if (e->narrow) /* the name has a line of its own */
+        printf("%s%s\n%13s %-13s%9.4g\n    ", layer < 0 ? "" : "  ", label, at, shape, norm_of(values, n));
+    else
+        printf("%s%-*s%11s %-13s%9.4g", layer < 0 ? "" : "  ", layer < 0 ? 26 : 24, label, at, shape,
+               norm_of(values, n));
     for (size_t i = 0; i < MIN(n, e->values); i++)
         printf(" %8.3g", (double)values[i]);
     putchar('\n');
@@ -169,16 +174,19 @@ static void explain(Session *s, const IdList *prompt)
 {
     const Config *c = &s->model.config;
     size_t last = prompt->count - 1;
-    int room = (terminal_width(stdout) - 60) / 9;
+    bool narrow = terminal_is_narrow();
+    int room = (terminal_width(stdout) - (narrow ? 4 : 60)) / 9;
     Explainer e = {.s = s,
                    .layer = -1,
                    .logits = xmalloc(c->vocab_size * sizeof *e.logits),
                    .best = xmalloc(c->vocab_size * sizeof *e.best),
                    .positions = prompt->count,
                    .values = (size_t)MAX(MIN(room, 8), 2),
+                   .narrow = narrow,
                    .between = ""};
     char err[512];
-    die_if(kv_cache_reserve(&s->state.cache, prompt->count, err), err); /* nothing may fail once something was printed */
+    die_if(kv_cache_reserve(&s->state.cache, prompt->count, err),
+           err); /* nothing may fail once something was printed */
     session_forward(s, prompt->items, last);
     if (common.json) {
         write_ids("{\"prompt_ids\":", prompt->items, prompt->count);
@@ -192,7 +200,8 @@ static void explain(Session *s, const IdList *prompt)
             print_name(s->checkpoint.st.path);
             putchar('\n');
         }
-        printf("\n%-26s%11s %-13s%9s first values\n", "step", "at byte", "shape", "norm");
+        printf(narrow ? "\n%s\n%13s %-13s%9s\n    first values\n" : "\n%-26s%11s %-13s%9s first values\n", "step",
+               "at byte", "shape", "norm");
     }
     s->state.observe = on_step;
     s->state.observe_context = &e;

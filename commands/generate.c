@@ -163,8 +163,10 @@ static void print_statistics(const Session *s, const Generated *g, size_t n_prom
     double bandwidth = r.rate > 0 && s->weight_bytes > BEYOND_CACHES ? session_read_bandwidth(s, 2 * BEYOND_CACHES) : 0;
     WeightMode mode = s->model.weights.mode;
     char drafts[96] = "", rate[128] = "", share[48] = "", prompt[32] = "", seed[32] = "";
-    if (bandwidth > 0 && r.gb_s <= bandwidth && g->proposed == 0) /* more: another process disturbed the measurement */
+    if (bandwidth > 0 && r.gb_s <= bandwidth && g->proposed == 0)
         snprintf(share, sizeof share, ", %.0f%% of the read bandwidth", 100 * r.gb_s / bandwidth);
+    else if (g->proposed == 0) /* another process disturbed the measurement */
+        snprintf(share, sizeof share, ", share of the read bandwidth not measured");
     if (r.rate > 0 && s->weight_bytes > BEYOND_CACHES)
         snprintf(rate, sizeof rate, ", %.1f tok/s (%.1f GB/s%s)", r.rate, r.gb_s, share);
     else if (r.rate > 0)
@@ -196,7 +198,7 @@ static void write_json(const Session *s, const Generated *g, const IdList *promp
     write_number(",\"prompt_s\":", g->prompt_seconds);
     write_number(",\"s\":", g->seconds);
     write_number(",\"tok_s\":", r.rate);
-    write_number(",\"gb_s\":", r.gb_s);
+    write_number(",\"gb_s\":", s->weight_bytes > BEYOND_CACHES && r.rate > 0 ? r.gb_s : (double)NAN);
     write_number(",\"load_s\":", s->load_seconds);
     printf(",\"weights\":\"%s\",\"threads\":%d,\"isa\":\"%s\"}}\n", weights_mode_name(s->model.weights.mode),
            threads_count(), cpu_level_name(cpu_level()));

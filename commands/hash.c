@@ -35,20 +35,26 @@ static void run_tasks(Sha256Task *tasks, size_t n)
 
 /* ---- printing ---------------------------------------------------------------------------------------------------- */
 
-/* If the file's name has line ends or backslashes, sha256sum writes them as \n, \r and \\ and begins the line with
- * \. */
+/* If the file's name has line ends or backslashes, sha256sum writes them as \n, \r and \\ and begins the line with \. On
+ * a terminal, what could drive it is written the same way. */
 static void print_file_line(const char *hex, const char *path)
 {
     static const char special[] = "\\\n\r", letters[] = "\\nr";
-    printf("%s%s  ", strpbrk(path, special) ? "\\" : "", hex);
-    for (; *path; path++) {
+    char *shown = escaped(path, strlen(path));
+    bool visible = !isatty(STDOUT_FILENO) || !strcmp(shown, path);
+    printf("%s%s  ", !visible || strpbrk(path, special) ? "\\" : "", hex);
+    for (const char *end = path + strlen(path); path < end;) {
+        char out[TEXT_VISIBLE];
         const char *found = strchr(special, *path);
+        size_t length = found || visible ? 1 : text_visible(path, (size_t)(end - path), "", out);
         if (found)
             printf("\\%c", letters[found - special]);
         else
-            putchar(*path);
+            printf("%.*s", visible ? 1 : TEXT_VISIBLE, visible ? path : out);
+        path += length;
     }
     putchar('\n');
+    free(shown);
 }
 
 static void print_file(const SafetensorsFile *st, const Digest digest, bool first)

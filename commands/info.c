@@ -3,6 +3,7 @@
 #include "checkpoint/journal.h"
 #include "checkpoint/weights.h"
 #include "commands/inspect.h"
+#include "commands/map.h"
 #include "commands/model.h"
 #include "commands/options.h"
 #include "commands/output.h"
@@ -95,8 +96,9 @@ static void print_dtypes(const Checkpoint *c)
     }
     for (size_t d = 0; d < DTYPE_COUNT; d++)
         if (sums[d].tensors)
-            printf("dtype           %s: %" PRIu64 " tensor%s, %" PRIu64 " parameters, %" PRIu64 " bytes\n",
-                   dtype_name((Dtype)d), sums[d].tensors, plural(sums[d].tensors), sums[d].elements, sums[d].bytes);
+            print_field("dtype", "%s: %" PRIu64 " tensor%s, %" PRIu64 " parameters, %" PRIu64 " bytes",
+                        dtype_name((Dtype)d), sums[d].tensors, plural(sums[d].tensors), sums[d].elements,
+                        sums[d].bytes);
 }
 
 static void print_metadata(const SafetensorsFile *f)
@@ -137,142 +139,6 @@ static void print_summary(const Checkpoint *c)
     print_metadata(checkpoint_file(c, 0));
 }
 
-/* ---- map --------------------------------------------------------------------------------------------------------- */
-
-static void draw_row(char edge, const int widths[3], const char *const texts[3])
-{
-    for (int i = 0; i < 3; i++)
-        printf("%c%-*.*s", edge, widths[i], widths[i], texts[i]);
-    printf("%c\n", edge);
-}
-
-/* As long as the widest cell and the longest bar, of a figure of 100 columns. */
-#define DASHES "----------------------------------------------------------------------"
-#define HASHES "##########################################################################"
-
-/* Draw the chapter's figure: length, header and data of one file. */
-static void draw_parts(const SafetensorsFile *f, int width)
-{
-    const int header = width < 56 ? 14 : 20, widths[3] = {10, header, MAX(width - 4 - 10 - header, 8)};
-    char header_bytes[32], data_bytes[48], start[32], end[32];
-    snprintf(header_bytes, sizeof header_bytes, " %zu bytes", f->header_len);
-    snprintf(data_bytes, sizeof data_bytes, " %zu bytes", f->data_size);
-    snprintf(start, sizeof start, "%zu", 8 + f->header_len);
-    snprintf(end, sizeof end, "%zu", f->mapped_size);
-    printf("\n%-*s%-*s%-*s%*s\n", widths[0] + 1, "0", widths[1] + 1, "8", (int)strlen(start), start,
-           widths[2] + 2 - (int)strlen(start), end);
-    draw_row('+', widths, (const char *const[3]){DASHES, DASHES, DASHES});
-    draw_row('|', widths, (const char *const[3]){" N", " header: JSON", " data"});
-    draw_row('|', widths, (const char *const[3]){" 8 bytes", header_bytes, data_bytes});
-    draw_row('+', widths, (const char *const[3]){DASHES, DASHES, DASHES});
-}
-
-/* Tensors of all layers under one name: "model.layers.*.mlp.up_proj.weight". */
-typedef struct {
-    char *name;
-    uint64_t bytes, count;
-} Group;
-
-static char *group_name(const SafetensorsTensor *t)
-{
-    char *name = escaped(t->name, t->name_length), *w = name;
-    for (const char *r = name; *r;) {
-        size_t digits = r == name || r[-1] == '.' ? strspn(r, "0123456789") : 0;
-        if (digits && (r[digits] == '.' || !r[digits])) {
-            *w++ = '*';
-            r += digits;
-        } else {
-            *w++ = *r++;
-        }
-    }
-    *w = 0;
-    return name;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(((const Group *)a)->name, ((const Group *)b)->name);
-}
-
-static int by_bytes(const void *a, const void *b)
-{
-    const Group *x = a, *y = b;
-    if (x->bytes != y->bytes)
-        return x->bytes > y->bytes ? -1 : 1;
-    return by_name(a, b);
-}
-
-/* Make one group of those with the same name and sort them by size. Returns how many there are then. */
-static size_t merge_groups(Group *groups, size_t n)
-{
-    size_t kept = 0;
-    qsort(groups, n, sizeof *groups, by_name);
-    for (size_t i = 0; i < n; i++) {
-        if (kept && !strcmp(groups[kept - 1].name, groups[i].name)) {
-            groups[kept - 1].bytes += groups[i].bytes;
-            groups[kept - 1].count++;
-            free(groups[i].name);
-        } else {
-            groups[kept++] = groups[i];
-        }
-    }
-    qsort(groups, kept, sizeof *groups, by_bytes);
-    return kept;
-}
-
-static void draw_bar(const Group *g, uint64_t total, int name_width, int width)
-{
-    double share = total ? (double)g->bytes / (double)total : 0;
-    int room = width - name_width - 10, bar = (int)(share * room + 0.5);
-    bool color = use_color(stdout);
-    char count[24] = "", name[256];
-    if (g->count > 1)
-        snprintf(count, sizeof count, " x%" PRIu64, g->count);
-    int left = name_width - (int)strlen(count);
-    snprintf(name, sizeof name, "%s", g->name);
-    if ((int)strlen(name) > left && left > 3)
-        memcpy(name + left - 3, "...", 4);
-    printf("%s%s%*s %5.1f%%%s%s%.*s%s\n", name, count, left - (int)strlen(name), "", 100 * share, bar ? "  " : "",
-           color ? "\033[36m" : "", bar, HASHES, color ? "\033[0m" : "");
-}
-
-#define BARS 8
-
-static void draw_map(const Checkpoint *c)
-{
-    int width = MAX(MIN(terminal_width(stdout) - 1, 100), 40);
-    size_t n = checkpoint_tensor_count(c);
-    if (!c->st.n_shards)
-        draw_parts(&c->st, width);
-    if (n > 0)
-        printf("\nshare of the data\n");
-    Group *groups = xcalloc(n, sizeof *groups);
-    uint64_t total = 0;
-    int name_width = 16;
-    for (size_t i = 0; i < n; i++) {
-        const SafetensorsTensor *t = checkpoint_tensor(c, i);
-        groups[i] = (Group){group_name(t), t->length, 1};
-        total += t->length;
-    }
-    n = merge_groups(groups, n);
-    for (size_t i = BARS; i < n; i++) {
-        groups[BARS - 1].bytes += groups[i].bytes;
-        groups[BARS - 1].count += groups[i].count;
-    }
-    if (n > BARS) {
-        free(groups[BARS - 1].name);
-        groups[BARS - 1].name = xstrdup("others");
-    }
-    for (size_t i = 0; i < MIN(n, BARS); i++)
-        name_width = MAX(name_width, (int)strlen(groups[i].name) + (groups[i].count > 1 ? 6 : 0));
-    name_width = MIN(name_width, width * 5 / 9);
-    for (size_t i = 0; i < MIN(n, BARS); i++)
-        draw_bar(&groups[i], total, name_width, width);
-    for (size_t i = 0; i < n; i++)
-        free(groups[i].name);
-    free(groups);
-}
-
 /* ---- the model: config, tokenizer, memory ------------------------------------------------------------------------ */
 
 /* Bytes of weights, cache and buffers; 0: the model cannot run in that mode. In bf16 the weights stay as they are in
@@ -299,25 +165,35 @@ static void print_memory(const Checkpoint *cp, const Config *c)
 {
     uint64_t free_bytes = cpu_memory_available();
     size_t rows[8], n = context_rows(c, rows);
-    char text[32], cell[40];
-    bool some_too_big = false;
+    char text[32], row[256], label[32];
+    bool some_too_big = false, narrow = terminal_is_narrow();
     printf("\nmemory for weights, cache and buffers, by context and -w");
     if (free_bytes != UINT64_MAX)
         printf("; %s free here", human_bytes(free_bytes, text));
-    printf("\n%10s", "context");
-    for (int mode = MODE_F32; mode <= MODE_Q4; mode++)
-        printf("%14s", weights_mode_name((WeightMode)mode));
+    putchar('\n');
+    if (!narrow) {
+        printf("%10s", "context");
+        for (int mode = MODE_F32; mode <= MODE_Q4; mode++)
+            printf("%14s", weights_mode_name((WeightMode)mode));
+        putchar('\n');
+    }
     for (size_t i = 0; i < n; i++) {
-        printf("\n%10zu", rows[i]);
+        size_t used = 0;
         for (int mode = MODE_F32; mode <= MODE_Q4; mode++) {
             uint64_t need = memory_needed(cp, c, (WeightMode)mode, rows[i]);
-            bool too_big = need > free_bytes;
-            some_too_big = some_too_big || too_big;
-            snprintf(cell, sizeof cell, "%s%s", too_big ? "! " : "", need ? human_bytes(need, text) : "-");
-            printf("%14s", cell);
+            char cell[40];
+            some_too_big = some_too_big || need > free_bytes;
+            snprintf(cell, sizeof cell, "%s%s", need > free_bytes ? "! " : "", need ? human_bytes(need, text) : "-");
+            used += (size_t)snprintf(row + used, sizeof row - used, narrow ? "%s%s %s" : "%.0s%.0s%14s",
+                                     mode == MODE_F32 ? "" : ", ", weights_mode_name((WeightMode)mode), cell);
         }
+        snprintf(label, sizeof label, "%10zu", rows[i]);
+        if (narrow)
+            print_field(label, "%s", row);
+        else
+            printf("%s%s\n", label, row);
     }
-    printf("\n%s", some_too_big ? "         ! more than is free\n" : "");
+    printf("%s", some_too_big ? "         ! more than is free\n" : "");
     uint64_t f32_bytes = weights_copy_bytes(c, MODE_F32);
     if (f32_bytes != UINT64_MAX && model_bytes(cp) < f32_bytes / 3 * 2)
         printf("bf16 gives the same text as f32, about twice as fast: -w bf16, or RUN_WEIGHTS=bf16 in the environment\n");
@@ -336,18 +212,18 @@ static void print_model(Checkpoint *c)
     char err[512];
     bool known = !checkpoint_read_config(c, &config, err);
     if (known) {
-        printf("config          %zu layers, width %zu, %zu query and %zu key/value heads of %zu, inner width %zu,\n",
-               config.n_layers, config.dim, config.n_heads, config.n_kv_heads, config.head_dim, config.hidden_dim);
-        printf("                vocabulary %zu, %zu positions, head %s\n", config.vocab_size, config.max_positions,
-               config.tie_word_embeddings ? "shared with the embedding" : "of its own");
+        print_field("config", "%zu layers, width %zu, %zu query and %zu key/value heads of %zu, inner width %zu,",
+                    config.n_layers, config.dim, config.n_heads, config.n_kv_heads, config.head_dim, config.hidden_dim);
+        print_field("", "vocabulary %zu, %zu positions, head %s", config.vocab_size, config.max_positions,
+                    config.tie_word_embeddings ? "shared with the embedding" : "of its own");
         model_warn_of_tensors(c, &config);
     } else {
         print_problem("config", err);
     }
     Tokenizer *t = tokenizer_open(c->directory, err);
     if (t)
-        printf("tokenizer       %zu ids, %zu merges; chat %s\n", tokenizer_size(t), tokenizer_merges(t),
-               tokenizer_chat_problem(t) ? "not possible: see run chat" : "template known");
+        print_field("tokenizer", "%zu ids, %zu merges; chat %s", tokenizer_size(t), tokenizer_merges(t),
+                    tokenizer_chat_problem(t) ? "not possible: see run chat" : "template known");
     else
         print_problem("tokenizer", err);
     tokenizer_close(t);
@@ -501,9 +377,10 @@ int cmd_info(int argc, char **argv)
         print_warnings(checkpoint_file(&c, i));
     size_t left = journal_count_leftovers(checkpoint_file(&c, 0)->path);
     if (left)
-        notice("%zu file%s beside it named *.undo.*.part %s begun by an edit that was killed before it changed anything: "
-               "the next edit removes %s",
-               left, plural(left), left == 1 ? "was" : "were", left == 1 ? "it" : "them");
+        notice(
+            "%zu file%s beside it named *.undo.*.part %s begun by an edit that was killed before it changed anything: "
+            "the next edit removes %s",
+            left, plural(left), left == 1 ? "was" : "were", left == 1 ? "it" : "them");
     bool found = !find;
     for (size_t i = 0; i < checkpoint_tensor_count(&c) && !found; i++)
         found = name_matches(find, checkpoint_tensor(&c, i)->name, checkpoint_tensor(&c, i)->name_length);

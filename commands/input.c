@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -28,14 +27,22 @@ int input_read(int fd, InputTake *take, void *context)
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
-#define MOST_TEXT ((size_t)1 << 30) /* bytes; a device may never end */
+#define TEXT_MOST ((size_t)1 << 30) /* bytes of a text: from what does not end, no more is read */
+
+typedef struct {
+    Text *text;
+    const char *path;
+    size_t most;
+} Reading;
 
 static void append_bytes(void *context, const void *bytes, size_t n)
 {
-    Text *text = context;
-    if (n > MOST_TEXT - text->length)
-        die(EXIT_FAILED, "the text is longer than 1 GiB");
-    xappend(text, bytes, n);
+    const Reading *r = context;
+    if (r->most == 0)
+        die(EXIT_FAILED, "%s: is a device, not a text", input_name(r->path));
+    if (r->text->length + n > r->most)
+        die(EXIT_FAILED, "%s: has more than %zu bytes: a text can have no more", input_name(r->path), r->most);
+    xappend(r->text, bytes, n);
 }
 
 const char *input_name(const char *path)
@@ -43,23 +50,26 @@ const char *input_name(const char *path)
     return strcmp(path, "-") ? path : "standard input";
 }
 
-/* Open a file, or a pipe such as a shell's <(command). A pipe that nobody has open for writing would never say anything:
- * reading it ends at once, where one with a writer would have to wait. -1 with errno. */
-static int open_text(const char *path, Text *text)
+/* Open a file that was named as a text. It may be a pipe, such as a shell's <(...), but not one that nothing writes to:
+ * whether that is so shows only in reading, so its first bytes are taken here. */
+static int open_text(Reading *r)
 {
     struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0 || fstat(fd, &info) != 0)
-        return -1;
-    struct pollfd hangs_up = {.fd = fd};
-    if (S_ISFIFO(info.st_mode) && poll(&hangs_up, 1, 0) == 0) {
-        char first;
-        ssize_t n = read(fd, &first, 1);
+        die(EXIT_FAILED, "%s: %s", r->path, strerror(errno));
+    if (S_ISDIR(info.st_mode))
+        die(EXIT_FAILED, "%s: is a folder, not a file", r->path);
+    if (S_ISFIFO(info.st_mode)) {
+        char first[4096];
+        ssize_t n = read(fd, first, sizeof first);
         if (n == 0)
-            die(EXIT_FAILED, "%s: is a pipe that nothing writes to", path);
-        append_bytes(text, &first, n > 0 ? 1 : 0);
+            die(EXIT_FAILED, "%s: is an empty pipe: nothing writes to it", r->path);
+        if (n > 0)
+            xappend(r->text, first, (size_t)n);
     }
-    return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0 ? fd : -1;
+    fcntl(fd, F_SETFL, 0); /* from now on wait for what comes */
+    return fd;
 }
 
 bool input_text(Text *text, const char *argument, const char *file)
@@ -73,10 +83,13 @@ bool input_text(Text *text, const char *argument, const char *file)
     }
     if (!argument && !file && isatty(STDIN_FILENO))
         return false;
-    const char *path = file ? file : "-";
-    int fd = strcmp(path, "-") ? open_text(path, text) : STDIN_FILENO;
-    if (fd < 0 || input_read(fd, append_bytes, text) != 0)
-        die(EXIT_FAILED, "%s: %s", input_name(path), strerror(errno));
+    Reading r = {.text = text, .path = file ? file : "-"};
+    int fd = strcmp(r.path, "-") ? open_text(&r) : STDIN_FILENO;
+    struct stat info;
+    if (fstat(fd, &info) == 0 && !S_ISBLK(info.st_mode) && (!S_ISCHR(info.st_mode) || isatty(fd)))
+        r.most = TEXT_MOST;
+    if (input_read(fd, append_bytes, &r) != 0)
+        die(EXIT_FAILED, "%s: %s", input_name(r.path), strerror(errno));
     if (fd != STDIN_FILENO)
         close(fd);
     return true;
@@ -149,7 +162,7 @@ void input_prompt(Prompt *p, const char *argument)
         return;
     }
     if (!input_text(&p->text, argument, p->file))
-        usage_error("no text: give one as an argument, with -f FILE, or on standard input");
+        usage_error("no PROMPT: give one as an argument, with -f FILE, or on standard input");
     if (p->escapes)
         p->text.length = input_unescape(p->text.bytes, p->text.length);
 }

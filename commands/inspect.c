@@ -14,162 +14,10 @@
 #include "commands/output.h"
 #include "commands/session.h"
 #include "commands/terminal.h"
+#include "commands/values.h"
 
 #define BINS 20
-#define EDGE 3   /* how many numbers are shown at either end of a long axis */
 #define MANY 200 /* a tensor with more numbers is shown by its edges, unless a slice asks for all of them */
-#define WIDTH 14 /* of a column */
-
-/* ---- numbers as text --------------------------------------------------------------------------------------------- */
-
-static void write_element(Dtype dtype, const unsigned char *element)
-{
-    char text[64];
-    double value = number_read(dtype, element).value;
-    if (dtype == DTYPE_C64) {
-        putchar('[');
-        write_element(DTYPE_F32, element);
-        putchar(',');
-        write_element(DTYPE_F32, element + 4);
-        putchar(']');
-    } else if (isnan(value)) {
-        printf("\"NaN\"");
-    } else if (isinf(value)) {
-        printf(value > 0 ? "\"Infinity\"" : "\"-Infinity\"");
-    } else {
-        printf("%s", number_text(dtype, element, text));
-    }
-}
-
-/* Print elements position .. position + n - 1 of a slice. */
-static void print_run(const Slice *s, uint64_t position, uint64_t n, bool json)
-{
-    unsigned char elements[8 * 1024];
-    char err[512], text[64];
-    size_t size = dtype_bits(s->tensor->dtype) / 8;
-    for (uint64_t at = 0, m; at < n; at += m) {
-        m = MIN(n - at, 1024);
-        die_if(slice_gather(s, position + at, (size_t)m, elements, err), err);
-        for (size_t i = 0; i < m; i++) {
-            const unsigned char *element = elements + i * size;
-            if (json) {
-                fputs(at + i > 0 ? "," : "", stdout);
-                write_element(s->tensor->dtype, element);
-            } else {
-                printf(" %*s", WIDTH - 1, number_text(s->tensor->dtype, element, text));
-            }
-        }
-    }
-}
-
-/* The axes of a slice as a table: rows of its last axis, one after the other. */
-typedef struct {
-    const Slice *slice;
-    size_t rank;
-    uint64_t rows, columns;
-    bool edges; /* show only EDGE places at either end of an axis */
-} Table;
-
-static Table table_of(const Slice *s, bool edges)
-{
-    Table t = {.slice = s, .rank = slice_rank(s), .rows = 1, .columns = 1, .edges = edges};
-    for (size_t i = 0; i + 1 < t.rank; i++)
-        t.rows *= slice_size(s, i);
-    if (t.rank)
-        t.columns = slice_size(s, t.rank - 1);
-    return t;
-}
-
-/* The first row from `row` on that is shown. An axis whose place is in its middle goes on to its last EDGE places, and
- * the axes after it start from 0 again; places 0 are always shown, so that one pass over the axes is enough. */
-static uint64_t next_shown(const Table *t, uint64_t row)
-{
-    uint64_t stride = t->rows;
-    for (size_t i = 0; t->edges && i + 1 < t->rank && row < t->rows; i++) {
-        uint64_t size = slice_size(t->slice, i);
-        stride /= size;
-        uint64_t place = row / stride % size;
-        if (size > 2 * EDGE && place >= EDGE && place < size - EDGE)
-            return (row / stride / size * size + size - EDGE) * stride;
-    }
-    return row;
-}
-
-static void print_row(const Table *t, uint64_t row)
-{
-    uint64_t begin = row * t->columns, n = MIN(t->columns, t->slice->elements - begin);
-    if (t->edges && n > 2 * EDGE) {
-        print_run(t->slice, begin, EDGE, false);
-        printf("  ...");
-        print_run(t->slice, begin + n - EDGE, EDGE, false);
-    } else {
-        print_run(t->slice, begin, n, false);
-    }
-    putchar('\n');
-}
-
-/* Print "[2, 0, :, :]", which stands above each matrix of a tensor with more than two axes. */
-static void print_heading(const Table *t, uint64_t row)
-{
-    uint64_t stride = t->rows;
-    printf("[");
-    for (size_t i = 0; i + 2 < t->rank; i++) {
-        stride /= slice_size(t->slice, i);
-        printf("%" PRIu64 ", ", row / stride % slice_size(t->slice, i));
-    }
-    printf(":, :]\n");
-}
-
-static void print_values(const Slice *s, bool edges)
-{
-    Table t = table_of(s, edges);
-    uint64_t expected = 0, matrix = t.rank > 2 ? slice_size(s, t.rank - 2) : 0;
-    if (s->elements == 0) {
-        uint64_t *shape = model_slice_shape(s);
-        printf("(no numbers: shape ");
-        shape_print(stdout, shape, slice_rank(s));
-        printf(")\n");
-        free(shape);
-        return;
-    }
-    if (t.rank == 1 && !edges) { /* the rows of a vector are lines of the terminal */
-        t.columns = (uint64_t)terminal_width(stdout) / WIDTH;
-        t.rows = (s->elements - 1) / t.columns + 1;
-    }
-    for (uint64_t row = 0; (row = next_shown(&t, row)) < t.rows; expected = ++row) {
-        if (row != expected)
-            printf("%*s\n", WIDTH, "...");
-        if (t.rank > 2 && (row == 0 || row / matrix != (expected - 1) / matrix))
-            print_heading(&t, row);
-        print_row(&t, row);
-    }
-}
-
-/* Print nested lists, as NumPy's tolist() makes them. */
-static void write_values(const Slice *s)
-{
-    Table t = table_of(s, false);
-    if (s->elements == 0) {
-        printf("[]");
-        return;
-    }
-    for (uint64_t row = 0; row < t.rows; row++) {
-        size_t opened = t.rank > 0 ? 1 : 0, closed = opened; /* the row itself is a list */
-        uint64_t stride = 1;
-        for (size_t i = t.rank > 0 ? t.rank - 1 : 0; i-- > 0;) { /* axes that begin or end with this row */
-            stride *= slice_size(s, i);
-            opened += row % stride == 0 ? 1 : 0;
-            closed += (row + 1) % stride == 0 ? 1 : 0;
-        }
-        if (row > 0)
-            putchar(',');
-        for (size_t i = 0; i < opened; i++)
-            putchar('[');
-        print_run(s, row * t.columns, t.columns, true);
-        for (size_t i = 0; i < closed; i++)
-            putchar(']');
-    }
-}
 
 /* ---- statistics -------------------------------------------------------------------------------------------------- */
 
@@ -198,12 +46,27 @@ static void print_histogram(const Slice *s, const Statistics *stats)
     }
 }
 
-static void print_extreme(const char *what, const Slice *s, double value)
+/* Find the slice's minimum or maximum. Returns its position in the slice, and its bytes, of which an integer is exact. */
+static uint64_t find_extreme(const Slice *s, const Statistics *stats, bool largest, unsigned char element[8])
 {
     uint64_t position;
     char err[512];
-    die_if(statistics_find(s, value, &position, err), err);
-    printf("%-6s %.9g at ", what, value);
+    die_if(statistics_find(s, largest ? stats->max : stats->min, largest, &position, err), err);
+    die_if(slice_gather(s, position, 1, element, err), err);
+    return position;
+}
+
+static void print_extreme(const Slice *s, const Statistics *stats, bool largest)
+{
+    Dtype dtype = s->tensor->dtype;
+    unsigned char element[8];
+    char text[64];
+    uint64_t position = find_extreme(s, stats, largest, element);
+    printf("%-6s ", largest ? "max" : "min");
+    if (number_is_float(dtype) || dtype == DTYPE_BOOL)
+        printf("%.9g at ", largest ? stats->max : stats->min);
+    else
+        printf("%s at ", number_text(dtype, element, text));
     print_index(stdout, s->tensor, model_slice_element(s, position));
     putchar('\n');
 }
@@ -215,20 +78,32 @@ static void print_stats(const Slice *s)
            stats.count, stats.zero, stats.nan, stats.plus_inf, stats.minus_inf);
     if (isnan(stats.mean))
         return;
-    print_extreme("min", s, stats.min);
-    print_extreme("max", s, stats.max);
+    print_extreme(s, &stats, false);
+    print_extreme(s, &stats, true);
     printf("mean   %.9g\nstd    %.9g\n", stats.mean, stats.std);
     if (stats.max > stats.min)
         print_histogram(s, &stats);
 }
 
-static void write_stats(const Statistics *stats)
+static void write_extreme(const char *before, const Slice *s, const Statistics *stats, bool largest)
+{
+    unsigned char element[8];
+    if (isnan(stats->mean) || number_is_float(s->tensor->dtype) || s->tensor->dtype == DTYPE_BOOL) {
+        write_number(before, largest ? stats->max : stats->min);
+        return;
+    }
+    find_extreme(s, stats, largest, element);
+    fputs(before, stdout);
+    write_element(s->tensor->dtype, element);
+}
+
+static void write_stats(const Slice *s, const Statistics *stats)
 {
     printf("{\"count\":%" PRIu64 ",\"nan\":%" PRIu64 ",\"plus_inf\":%" PRIu64 ",\"minus_inf\":%" PRIu64
            ",\"zero\":%" PRIu64,
            stats->count, stats->nan, stats->plus_inf, stats->minus_inf, stats->zero);
-    write_number(",\"min\":", stats->min);
-    write_number(",\"max\":", stats->max);
+    write_extreme(",\"min\":", s, stats, false);
+    write_extreme(",\"max\":", s, stats, true);
     write_number(",\"mean\":", stats->mean);
     write_number(",\"std\":", stats->std);
     putchar('}');
@@ -261,24 +136,24 @@ static void print_stats_line(const SafetensorsTensor *t, const Statistics *stats
 /* Report on the tensor as a whole. Returns whether it has numbers that are not finite. */
 static bool tell_stats(const SafetensorsTensor *t, bool first)
 {
-    Slice s;
+    Slice s = {0};
     Statistics stats = {0}, *known = NULL;
     char err[512];
     if (dtype_bits(t->dtype) >= 8) {
         die_if(slice_parse(&s, NULL, t, err), err);
         stats = stats_of(&s);
-        slice_free(&s);
         known = &stats;
     }
     if (common.json) {
         write_tensor(first ? "\n{" : ",\n{", t);
         printf(known ? ",\"stats\":" : ",\"stats\":null");
         if (known)
-            write_stats(known);
+            write_stats(&s, known);
         putchar('}');
     } else {
         print_stats_line(t, known);
     }
+    slice_free(&s);
     return stats.nan + stats.plus_inf + stats.minus_inf > 0;
 }
 
@@ -323,7 +198,7 @@ static void write_one_tensor(const Slice *s, const Inspection *what)
     if (what->stats) {
         Statistics stats = stats_of(s);
         printf(",\"stats\":");
-        write_stats(&stats);
+        write_stats(s, &stats);
         if (stats.max > stats.min)
             write_histogram(s, &stats);
     } else {

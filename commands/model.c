@@ -162,9 +162,10 @@ SafetensorsTensor model_tensor(Checkpoint *c, const char *name)
 
 uint64_t *model_slice_shape(const Slice *s)
 {
-    uint64_t *shape = xcalloc(slice_rank(s), sizeof *shape);
-    for (size_t i = 0; i < slice_rank(s); i++)
-        shape[i] = slice_size(s, i);
+    uint64_t *shape = xcalloc(slice_rank(s), sizeof *shape), *end = shape;
+    for (size_t i = 0; i < s->tensor->rank; i++)
+        if (!s->axes[i].dropped)
+            *end++ = s->axes[i].count;
     return shape;
 }
 

@@ -302,25 +302,6 @@ static void set_option(const Option *o, const char *as, const char *value)
 
 /* ---- --help ------------------------------------------------------------------------------------------------------ */
 
-/* A line of text, its words broken at `width`, each line after the first indented. */
-static void print_wrapped(const char *text, size_t length, int column, int indent, int width)
-{
-    for (size_t i = 0; i < length;) {
-        size_t spaces = strspn(text + i, " \n"), word = strcspn(text + i + spaces, " \n");
-        if (!word)
-            break;
-        if (i && column + (int)(spaces + word) > width) {
-            printf("\n%*s", indent, "");
-            column = indent;
-            i += spaces;
-            spaces = 0;
-        }
-        column += printf("%*s%.*s", (int)spaces, "", (int)word, text + i + spaces);
-        i += spaces + word;
-    }
-    putchar('\n');
-}
-
 static void print_option(const Option *o, int width)
 {
     enum { HELP_COLUMN = 26 };

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -145,15 +146,66 @@ void print_token(const Tokenizer *t, int id, int columns)
     free(text);
 }
 
+int text_columns(const char *text)
+{
+    int width;
+    fit_columns(text, INT_MAX, &width);
+    return width;
+}
+
+int print_end(const char *name, int columns)
+{
+    int width = text_columns(name), left = width;
+    const char *dots = width > columns ? "..." : "";
+    while (left > columns - (int)strlen(dots)) {
+        uint32_t c;
+        name += unicode_decode(name, strlen(name), &c);
+        left -= unicode_width(c);
+    }
+    printf("%s%s", dots, name);
+    return MAX(columns - (int)strlen(dots) - left, 0);
+}
+
+void print_wrapped(const char *text, size_t length, int column, int indent, int width)
+{
+    for (size_t i = 0; i < length;) {
+        size_t spaces = strspn(text + i, " \n"), word = strcspn(text + i + spaces, " \n");
+        if (!word)
+            break;
+        if (i && column + (int)(spaces + word) > width) {
+            printf("\n%*s", indent, "");
+            column = indent;
+            i += spaces;
+            spaces = 0;
+        }
+        column += printf("%*s%.*s", (int)spaces, "", (int)word, text + i + spaces);
+        i += spaces + word;
+    }
+    putchar('\n');
+}
+
+void print_field(const char *label, const char *fmt, ...)
+{
+    enum { INDENT = 16 };
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    printf("%-*s", INDENT, label);
+    print_wrapped(text, strlen(text), INDENT, INDENT, isatty(STDOUT_FILENO) ? terminal_width(stdout) : INT_MAX);
+}
+
 void print_tensor(const SafetensorsTensor *t)
 {
     bool color = use_color(stdout);
     fputs(color ? "\033[1m" : "", stdout);
     print_escaped(stdout, t->name, t->name_length);
-    printf("%s   dtype=%s  shape=", color ? "\033[0m" : "", dtype_name(t->dtype));
+    bool narrow = terminal_is_narrow();
+    printf("%s%s   dtype=%s  shape=", color ? "\033[0m" : "", narrow ? "\n" : "", dtype_name(t->dtype));
     shape_print(stdout, t->shape, t->rank);
-    printf("\n%28sdata[%" PRIu64 ", %" PRIu64 "]   (%" PRIu64 " bytes)\n", "", t->offset, t->offset + t->length,
-           t->length);
+    printf("\n%*sdata[%" PRIu64 ", %" PRIu64 "]%s(%" PRIu64 " bytes)\n", narrow ? 3 : 28, "", t->offset,
+           t->offset + t->length, narrow ? "\n   " : "   ", t->length);
 }
 
 void print_index(FILE *out, const SafetensorsTensor *t, uint64_t element)
@@ -241,6 +293,16 @@ static FILE *open_new_file(OutFile *o, bool replace, char err[512])
     return stream;
 }
 
+/* A pipe or a device. Nothing waits for a pipe's other end. */
+static FILE *open_special(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return NULL;
+    fcntl(fd, F_SETFL, 0);
+    return fdopen(fd, "wb");
+}
+
 int out_open(OutFile *o, const char *path, bool replace, char err[512])
 {
     struct stat info;
@@ -249,9 +311,9 @@ int out_open(OutFile *o, const char *path, bool replace, char err[512])
     if (is_stdout) {
         o->stream = stdout;
     } else if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
-        o->stream = fopen(path, "wb");
+        o->stream = open_special(path);
         if (!o->stream)
-            fail(err, "%s: %s", path, strerror(errno));
+            fail(err, "%s: %s", path, errno == ENXIO ? "nothing reads from this pipe" : strerror(errno));
     } else {
         o->stream = open_new_file(o, replace, err);
     }

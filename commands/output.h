@@ -33,7 +33,15 @@ const char *human_bytes(uint64_t bytes, char out[32]); /* "988.1 MB" */
 /* A token as a quoted word, padded with spaces or cut with "..." to `columns` terminal columns (0: as long as it is).
  * Without a tokenizer its id in <>. */
 void print_token(const Tokenizer *t, int id, int columns);
-/* The two lines of a tensor: name, three spaces, type and shape; where its bytes are in the data. */
+int text_columns(const char *text); /* that it takes on a terminal */
+/* Print a name that can be shown; of one that is too long, "..." and its end. Returns the columns that are left. */
+int print_end(const char *name, int columns);
+/* "label           text", words that do not fit into a narrow terminal on indented lines of their own. */
+void print_field(const char *label, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* A line of text that begins in `column`, its words broken at `width`; each line after the first is indented. */
+void print_wrapped(const char *text, size_t length, int column, int indent, int width);
+/* The two lines of a tensor: name, three spaces, type and shape; where its bytes are in the data. On a narrow terminal,
+ * three. */
 void print_tensor(const SafetensorsTensor *t);
 void print_index(FILE *out, const SafetensorsTensor *t, uint64_t element); /* [3, 17] */
 

@@ -46,9 +46,18 @@ void print_text(FILE *out, const char *text, size_t length)
 int terminal_width(FILE *f)
 {
     struct winsize w;
+    const char *columns = getenv("COLUMNS");
+    int typed = columns && strlen(columns) < 6 ? (int)strtol(columns, NULL, 10) : 0;
+    if (typed > 0)
+        return MAX(typed, 20);
     if (!isatty(fileno(f)) || ioctl(fileno(f), TIOCGWINSZ, &w) || w.ws_col < 1)
         return 80;
     return MAX(w.ws_col, 20);
+}
+
+bool terminal_is_narrow(void)
+{
+    return isatty(STDOUT_FILENO) && terminal_width(stdout) < 70;
 }
 
 bool use_color(FILE *f)

@@ -62,7 +62,8 @@ int tell_progress(void *context, uint64_t bytes);
 void print_escaped(FILE *out, const char *text, size_t length);
 /* Print text as it is to a file or pipe; on a terminal as print_escaped(), but with line ends and tabs. */
 void print_text(FILE *out, const char *text, size_t length);
-int terminal_width(FILE *f); /* columns, at least 20; 80 if it is not a terminal */
+int terminal_width(FILE *f); /* columns, at least 20: what COLUMNS says, or the terminal; 80 if there is neither */
+bool terminal_is_narrow(void); /* stdout is a terminal on which lines that are usually long have to be broken */
 bool use_color(FILE *f);     /* it is a terminal, and NO_COLOR is not set */
 
 #endif

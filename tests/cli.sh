@@ -22,7 +22,7 @@ ln -s "$RUN" "$work/bin/run"
 PATH=$work/bin:$PATH
 case ${GOLDEN:-/} in /*) ;; *) GOLDEN=$(pwd)/$GOLDEN ;; esac
 export CASES DEMO HOME LC_ALL PATH RUN
-unset HF_HOME HF_HUB_CACHE HUGGINGFACE_HUB_CACHE XDG_CACHE_HOME NO_COLOR 2>/dev/null
+unset COLUMNS HF_HOME HF_HUB_CACHE HUGGINGFACE_HUB_CACHE XDG_CACHE_HOME NO_COLOR 2>/dev/null
 
 passed=0 failed=0 skipped=0
 

@@ -188,7 +188,7 @@ static void walk_slices(const SafetensorsTensor *t)
             demand(s.elements <= t->elements);
             if (statistics_compute(&s, &stats, err) == 0)
                 demand(stats.nan + stats.plus_inf + stats.minus_inf <= stats.count);
-            statistics_find(&s, 1.0, &at, err);
+            statistics_find(&s, 1.0, false, &at, err);
             statistics_histogram(&s, -1, 1, bins, 5, err);
             if (s.elements)
                 demand(slice_gather(&s, s.elements - 1, 1, element, err) == 0);

@@ -538,7 +538,7 @@ static void test_write_string(void)
         {T("a\0b"), "\"a\\u0000b\""},
         {T("\"\\/\b\f\n\r\t\x1b\x7f"), "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u001b\\u007f\""},
         {T("\xc2\xa0\xf0\x9f\x98\x80"), "\"\xc2\xa0\xf0\x9f\x98\x80\""},
-        {T("\xc2\x80\xc2\x9f\xd8\x9c\xe2\x80\xae"), "\"\\u0080\\u009f\\u061c\\u202e\""}, /* they drive a terminal */
+        {T("\xc2\x80\xc2\x9b\xd8\x9c\xe2\x80\xa8\xe2\x80\xae"), "\"\\u0080\\u009b\\u061c\\u2028\\u202e\""},
         {T("\xff"), "\"\xef\xbf\xbd\""},
         {T("a\xf0\x9f\x98z"), "\"a\xef\xbf\xbdz\""},                     /* one for the beginning of a character, */
         {T("\xed\xa0\x80"), "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""}, /* one for each byte that can't be in one */

@@ -150,8 +150,8 @@ static void test_small_stats(void)
     Slice whole;
     uint64_t at, bins[3];
     check(slice_parse(&whole, NULL, &st.tensors[0], err) == 0, "%s", err);
-    check(statistics_find(&whole, 4, &at, err) == 0 && at == 3, "place of 4: %" PRIu64, at);
-    check(statistics_find(&whole, 7, &at, err) == 0 && at == UINT64_MAX, "no 7");
+    check(statistics_find(&whole, 4, false, &at, err) == 0 && at == 3, "place of 4: %" PRIu64, at);
+    check(statistics_find(&whole, 7, false, &at, err) == 0 && at == UINT64_MAX, "no 7");
     check(statistics_histogram(&whole, -2, 4, bins, 3, err) == 0 && bins[0] == 1 && bins[1] == 3 && bins[2] == 1,
           "histogram");
     slice_free(&whole);
