@@ -1,6 +1,6 @@
-"""What comes from outside is asked what it is before it is read, and never reaches a terminal raw; JSON has the layouts that README tells.
+"""What comes from outside is asked what it is before it is read, and never reaches a terminal raw; JSON has the layouts that commands/README.md tells.
 
-RUN names the program (./run), LAYOUTS the file whose table of JSON layouts is checked (README.md). Usage: tests/test_outside.py [WORD...],
+RUN names the program (./run), LAYOUTS the file whose table of JSON layouts is checked (commands/README.md). Usage: tests/test_outside.py [WORD...],
 only the tests whose name has one of the words. Each function that begins with test_ is one test; check() counts.
 """
 import json
@@ -17,7 +17,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RUN = os.path.abspath(os.environ.get("RUN", os.path.join(ROOT, "run")))
-LAYOUTS = os.path.abspath(os.environ.get("LAYOUTS", os.path.join(ROOT, "README.md")))
+LAYOUTS = os.path.abspath(os.environ.get("LAYOUTS", os.path.join(ROOT, "commands", "README.md")))
 DEMO = os.path.join(ROOT, "tests", "demo")
 PATIENCE = 20  # seconds after which a command counts as waiting
 FILES = sorted(name for name in os.listdir(DEMO) if os.path.isfile(os.path.join(DEMO, name)))
@@ -319,7 +319,7 @@ def mismatch(value, layout, path=""):
 
 def test_layouts():
     global skipped
-    rows = re.findall(r"^\| `([a-z][^`]*)` \| `([^`]*)` \|$", open(LAYOUTS).read().partition("## JSON layouts")[2], re.M)
+    rows = re.findall(r"^\| `([a-z][^`]*)` \| `([^`]*)` \|$", open(LAYOUTS).read().partition("# JSON layouts")[2], re.M)
     if not rows:
         skipped += 1
         print("outside: skipped: no table of JSON layouts in", LAYOUTS)
