@@ -56,7 +56,7 @@ int cmd_json(int argc, char **argv)
     };
     int count = options_parse(argc, argv, options, NULL,
                               "run json config.json\n"
-                              "echo '{\"b\": 1.50}' | run json --canonical\n"
+                              "cat config.json | run json --canonical\n"
                               "run json --header model.safetensors\n");
     JsonStyle style = canonical ? JSON_CANONICAL : JSON_INDENTED;
     if (model && count)
