@@ -64,7 +64,7 @@ static int open_text(Reading *r)
         char first[4096];
         ssize_t n = read(fd, first, sizeof first);
         if (n == 0)
-            die(EXIT_FAILED, "%s: is a pipe that nothing writes to", r->path);
+            die(EXIT_FAILED, "%s: is an empty pipe: nothing writes to it", r->path);
         if (n > 0)
             xappend(r->text, first, (size_t)n);
     }
@@ -162,7 +162,7 @@ void input_prompt(Prompt *p, const char *argument)
         return;
     }
     if (!input_text(&p->text, argument, p->file))
-        usage_error("no text: give one as an argument, with -f FILE, or on standard input");
+        usage_error("no PROMPT: give one as an argument, with -f FILE, or on standard input");
     if (p->escapes)
         p->text.length = input_unescape(p->text.bytes, p->text.length);
 }
