@@ -69,7 +69,7 @@ CHECKED = -O1 -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 # Without download, which is a shell script.
 asan:
-	WITHOUT=download $(MAKE) BUILD=build-asan BIN=run-asan EXTRA="$(CHECKED) -fsanitize=address,undefined" test
+	WITHOUT="download growth" $(MAKE) BUILD=build-asan BIN=run-asan EXTRA="$(CHECKED) -fsanitize=address,undefined" test
 
 # Without the scripts, because ThreadSanitizer holds signals back.
 SHARED = threads net attention matmul
