@@ -22,8 +22,8 @@ static bool skip(const char **p, char c)
     return true;
 }
 
-/* Read a signed whole number, or nothing (then *given is false). Advances *p. What is beyond 63 bits becomes the largest
- * of them, which is as far beyond the end of every axis. */
+/* Read a signed whole number, or nothing (then *given is false). Advances *p. What is beyond 63 bits becomes the
+ * largest of them, which is as far beyond the end of every axis. */
 static void read_bound(const char **p, bool *given, int64_t *value)
 {
     const char *s = *p + strspn(*p, " ");

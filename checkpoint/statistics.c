@@ -182,8 +182,8 @@ static void add_repeated(Sums *total, double value, uint64_t n)
     add_sums(total, &same);
 }
 
-/* Find the least and the largest of n finite numbers, and count the zeros. Number i goes to lane i mod 4, here and below,
- * so that no step need wait for the one before. */
+/* Find the least and the largest of n finite numbers, and count the zeros. Number i goes to lane i mod 4, here and
+ * below, so that no step need wait for the one before. */
 static Statistics range_of(const double *x, size_t n)
 {
     double low[4], high[4];

@@ -35,8 +35,8 @@ static void run_tasks(Sha256Task *tasks, size_t n)
 
 /* ---- printing ---------------------------------------------------------------------------------------------------- */
 
-/* If the file's name has line ends or backslashes, sha256sum writes them as \n, \r and \\ and begins the line with \. On
- * a terminal, what could drive it is written the same way. */
+/* If the file's name has line ends or backslashes, sha256sum writes them as \n, \r and \\ and begins the line with
+ * \. On a terminal, what could drive it is written the same way. */
 static void print_file_line(const char *hex, const char *path)
 {
     static const char special[] = "\\\n\r", letters[] = "\\nr";

@@ -27,7 +27,7 @@ int input_read(int fd, InputTake *take, void *context)
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
-#define TEXT_MOST ((size_t)1 << 30) /* bytes of a text: from what does not end, no more is read */
+#define TEXT_MOST ((size_t)1 << 30) /* bytes of a text: reading one that never ends stops there */
 
 typedef struct {
     Text *text;

@@ -46,7 +46,8 @@ static void print_histogram(const Slice *s, const Statistics *stats)
     }
 }
 
-/* Find the slice's minimum or maximum. Returns its position in the slice, and its bytes, of which an integer is exact. */
+/* Find the slice's minimum or maximum. Returns its position in the slice, and its bytes, in which
+ * integers are exact. */
 static uint64_t find_extreme(const Slice *s, const Statistics *stats, bool largest, unsigned char element[8])
 {
     uint64_t position;

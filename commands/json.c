@@ -8,19 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void print_document(const JsonValue *v, JsonStyle style)
-{
-    json_print(stdout, v, style);
-    putchar('\n');
-}
-
 /* Print the header of a file, or of a sharded checkpoint an object with the header of each of its files. */
 static void print_header(const char *model, JsonStyle style)
 {
     Checkpoint c = {0};
     model_open(&c, model);
     if (c.st.n_shards == 0) {
-        print_document(c.st.header, style);
+        json_print(stdout, c.st.header, style);
     } else {
         JsonValue all = {.type = JSON_OBJECT, .length = c.st.n_shards};
         JsonValue *members = xcalloc(c.st.n_shards, sizeof *members);
@@ -31,7 +25,7 @@ static void print_header(const char *model, JsonStyle style)
             members[i].next = i + 1 < c.st.n_shards ? &members[i + 1] : NULL;
         }
         all.child = members;
-        print_document(&all, style);
+        json_print(stdout, &all, style);
         free(members);
     }
     checkpoint_close(&c);
@@ -45,7 +39,7 @@ static void print_file(const char *path, JsonStyle style)
     JsonValue *v = json_parse(text.bytes, text.length, err);
     if (!v)
         die(EXIT_FAILED, "%s: %s", input_name(path), err);
-    print_document(v, style);
+    json_print(stdout, v, style);
     json_free(v);
     text_free(&text);
 }
@@ -71,5 +65,6 @@ int cmd_json(int argc, char **argv)
         print_header(model, style);
     else
         print_file(count ? argv[1] : "-", style);
+    putchar('\n');
     return finish(EXIT_OK);
 }

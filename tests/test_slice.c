@@ -33,10 +33,10 @@ static char *slice_as_text(const Slice *s, char out[1024])
 
 static void test_slices(void)
 {
-    static const char *const refused[] = {
-        "4",   "-5", "1,3", "0,0,2", "0,0,0,0", "::0",     "1:2:3:4",     "a",
-        ",",   ":,,", "1 2", "....",    "...,...", "0,0,0,...,0", "99999999999999999999",
-        "1.5", "--1"};
+    static const char *const refused[] = {"4",   "-5",      "1,3",     "0,0,2",       "0,0,0,0",
+                                          "::0", "1:2:3:4", "a",       ",",           ":,,",
+                                          "1 2", "....",    "...,...", "0,0,0,...,0", "99999999999999999999",
+                                          "1.5", "--1"};
     int32_t numbers[24];
     char line[2048], err[512], text[1024];
     for (int i = 0; i < 24; i++)
@@ -129,6 +129,60 @@ static Statistics stats_of(const SafetensorsTensor *t, const char *spec)
     check(slice_parse(&s, spec, t, err) == 0 && statistics_compute(&s, &stats, err) == 0, "%s", err);
     slice_free(&s);
     return stats;
+}
+
+/* Doubles near the ends of their range, and integers that no double holds. */
+static void test_extremes(void)
+{
+    struct {
+        double large[3], opposite[2], tiny[2];
+        int64_t i[4];
+        uint64_t u[3];
+    } numbers = {{DBL_MAX, DBL_MAX, DBL_MAX},
+                 {DBL_MAX, -DBL_MAX},
+                 {1e-200, 3e-200},
+                 {INT64_MAX - 1, INT64_MAX, INT64_MIN + 1, INT64_MIN},
+                 {UINT64_MAX - 1, UINT64_MAX, UINT64_MAX}};
+    const char *path = in_folder("extremes.safetensors");
+    write_model(path,
+                "{\"large\":{\"dtype\":\"F64\",\"shape\":[3],\"data_offsets\":[0,24]},"
+                "\"opposite\":{\"dtype\":\"F64\",\"shape\":[2],\"data_offsets\":[24,40]},"
+                "\"tiny\":{\"dtype\":\"F64\",\"shape\":[2],\"data_offsets\":[40,56]},"
+                "\"i\":{\"dtype\":\"I64\",\"shape\":[4],\"data_offsets\":[56,88]},"
+                "\"u\":{\"dtype\":\"U64\",\"shape\":[3],\"data_offsets\":[88,112]}}",
+                &numbers, sizeof numbers);
+    SafetensorsFile st;
+    Slice whole;
+    char err[512];
+    uint64_t at, bins[2];
+    open_file(&st, path);
+    Statistics s = stats_of(&st.tensors[0], NULL);
+    check(s.mean == DBL_MAX && s.std == 0, "large: mean %g std %g", s.mean, s.std);
+    s = stats_of(&st.tensors[1], NULL);
+    check(s.mean == 0 && s.std == DBL_MAX, "opposite: mean %g std %g", s.mean, s.std);
+    s = stats_of(&st.tensors[2], NULL);
+    check(fabs(s.mean / 2e-200 - 1) < 1e-15 && fabs(s.std / 1e-200 - 1) < 1e-15, "tiny: mean %g std %g", s.mean, s.std);
+    check(slice_parse(&whole, NULL, &st.tensors[1], err) == 0 &&
+              statistics_histogram(&whole, -DBL_MAX, DBL_MAX, bins, 2, err) == 0 && bins[0] == 1 && bins[1] == 1,
+          "a histogram whose range is no double");
+    slice_free(&whole);
+    check(slice_parse(&whole, NULL, &st.tensors[3], err) == 0, "%s", err);
+    check(statistics_find(&whole, 0x1p63, true, &at, err) == 0 && at == 1, "the largest I64: %" PRIu64, at);
+    check(statistics_find(&whole, -0x1p63, false, &at, err) == 0 && at == 3, "the smallest I64: %" PRIu64, at);
+    slice_free(&whole);
+    check(slice_parse(&whole, "-99999999999999999999:99999999999999999999:99999999999999999999", &st.tensors[4], err) ==
+                  0 &&
+              whole.elements == 1,
+          "bounds beyond 64 bits are clipped");
+    slice_free(&whole);
+    check(slice_parse(&whole, "99999999999999999999", &st.tensors[4], err) != 0 &&
+              strstr(err, "index 99999999999999999999 is"),
+          "an index beyond 64 bits: %s", err);
+    check(slice_parse(&whole, NULL, &st.tensors[4], err) == 0, "%s", err);
+    check(statistics_find(&whole, 0x1p64, true, &at, err) == 0 && at == 1, "the first largest U64: %" PRIu64, at);
+    check(statistics_find(&whole, 0x1p64, false, &at, err) == 0 && at == 0, "the smallest U64: %" PRIu64, at);
+    slice_free(&whole);
+    safetensors_close(&st);
 }
 
 static void test_small_stats(void)
@@ -265,6 +319,7 @@ int main(void)
     test_slices();
     test_walk();
     test_small_stats();
+    test_extremes();
     test_each_type();
     test_large_stats();
     remove_folder();
