@@ -67,9 +67,9 @@ test: $(BIN) $(TESTS)
 
 CHECKED = -O1 -fno-sanitize-recover=all -fno-omit-frame-pointer
 
-# Without download, which is a shell script.
+# Without scripts that run the program thousands of times, or not at all.
 asan:
-	WITHOUT="download growth" $(MAKE) BUILD=build-asan BIN=run-asan EXTRA="$(CHECKED) -fsanitize=address,undefined" test
+	WITHOUT="download growth outside" $(MAKE) BUILD=build-asan BIN=run-asan EXTRA="$(CHECKED) -fsanitize=address,undefined" test
 
 # Without the scripts, because ThreadSanitizer holds signals back.
 SHARED = threads net attention matmul
