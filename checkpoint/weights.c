@@ -196,7 +196,7 @@ static bool is_used(const SafetensorsTensor *t, const Config *c)
             return true;
     if (strncmp(name, layers, strlen(layers)) != 0)
         return false;
-    size_t layer = strtoull(name + strlen(layers), &end, 10);
+    unsigned long long layer = strtoull(name + strlen(layers), &end, 10);
     for (size_t i = 0; i < COUNT_OF(layer_rows) && *end == '.' && layer < c->n_layers; i++)
         if (strcmp(end + 1, layer_rows[i].name) == 0)
             return true;
