@@ -289,7 +289,7 @@ int run_state_init(RunState *s, const Config *c, KvType type, size_t ctx, size_t
     s->inv_freq = buffer(half, 1);
     s->cosine = buffer(block, half);
     s->sine = buffer(block, half);
-    s->piece_of = calloc(block, sizeof *s->piece_of);
+    s->cache_of = calloc(block, sizeof *s->cache_of);
     s->position_of = calloc(block, sizeof *s->position_of);
     s->queries = calloc(block, sizeof *s->queries);
     size_t widest = MAX(c->dim, MAX(c->hidden_dim, c->q_dim)); /* input of a product */
@@ -298,7 +298,7 @@ int run_state_init(RunState *s, const Config *c, KvType type, size_t ctx, size_t
     s->ws.size = MAX(for_products, for_attention);
     s->ws.memory = memory_aligned(s->ws.size, 1);
     if (!s->x || !s->xb || !s->q || !s->k || !s->v || !s->att || !s->gate || !s->up || !s->logits || !s->inv_freq ||
-        !s->cosine || !s->sine || !s->piece_of || !s->position_of || !s->queries || !s->ws.memory) {
+        !s->cosine || !s->sine || !s->cache_of || !s->position_of || !s->queries || !s->ws.memory) {
         run_state_free(s);
         return fail(err, "out of memory for the buffers of %zu tokens at a time and %zu positions", block, ctx);
     }
@@ -311,7 +311,7 @@ void run_state_free(RunState *s)
     kv_cache_free(&s->cache);
     void *const buffers[] = {s->x,        s->xb,          s->q,       s->k,        s->v,      s->att,
                              s->gate,     s->up,          s->logits,  s->inv_freq, s->cosine, s->sine,
-                             s->piece_of, s->position_of, s->queries, s->ws.memory};
+                             s->cache_of, s->position_of, s->queries, s->ws.memory};
     for (size_t i = 0; i < COUNT_OF(buffers); i++)
         free(buffers[i]);
     *s = (RunState){0};
@@ -357,7 +357,7 @@ static void rotate_and_store_tokens(void *context, size_t begin, size_t end, int
         size_t pos = s->position_of[t];
         rope_rotate(s->q + t * c->q_dim, c->n_heads, c->head_dim, cosine, sine);
         rope_rotate(k, c->n_kv_heads, c->head_dim, cosine, sine);
-        attention_store(s->piece_of[t]->cache->blocks[pos / ATTENTION_BLOCK], p->layer, pos % ATTENTION_BLOCK, k,
+        attention_store(s->cache_of[t]->blocks[pos / ATTENTION_BLOCK], p->layer, pos % ATTENTION_BLOCK, k,
                         s->v + t * c->kv_dim, c->n_kv_heads, c->head_dim);
     }
 }
@@ -394,14 +394,14 @@ void net_head(const Model *m, RunState *s, const float *x, float *logits)
 }
 
 /* Which sequence and position each token has. */
-static void place_tokens(RunState *s)
+static void place_tokens(RunState *s, const Piece *pieces, size_t n_pieces)
 {
     size_t t = 0;
-    for (size_t i = 0; i < s->n_pieces; i++) {
-        const Piece *piece = &s->pieces[i];
+    for (size_t i = 0; i < n_pieces; i++) {
+        const Piece *piece = &pieces[i];
         s->queries[i] = (Queries){piece->cache->blocks, piece->n, piece->cache->pos};
         for (size_t k = 0; k < piece->n; k++, t++) {
-            s->piece_of[t] = piece;
+            s->cache_of[t] = piece->cache;
             s->position_of[t] = piece->cache->pos + k;
         }
     }
@@ -409,11 +409,11 @@ static void place_tokens(RunState *s)
 
 /* The last norm, for those tokens of each piece that need logits: xb [rows][dim]. Returns how many rows these are, and
  * tells each piece where its logits will be. */
-static size_t norm_wanted(RunState *s, const Config *c, const float *weight)
+static size_t norm_wanted(RunState *s, Piece *pieces, size_t n_pieces, const Config *c, const float *weight)
 {
     size_t rows = 0, end = 0;
-    for (size_t i = 0; i < s->n_pieces; i++) {
-        Piece *piece = &s->pieces[i];
+    for (size_t i = 0; i < n_pieces; i++) {
+        Piece *piece = &pieces[i];
         end += piece->n;
         piece->logits = s->logits + rows * c->vocab_size;
         for (size_t t = end - piece->n_logits; t < end; t++, rows++)
@@ -431,10 +431,9 @@ const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
 
     /* the tokens continue one sequence, unless the caller has put together pieces of several */
     Piece only = {.cache = &s->cache, .n = n, .n_logits = MIN(n, s->most_logits)};
-    bool one = s->n_pieces == 0;
-    if (one)
-        s->pieces = &only, s->n_pieces = 1;
-    place_tokens(s);
+    Piece *pieces = s->pieces ? s->pieces : &only;
+    size_t n_pieces = s->pieces ? s->n_pieces : 1;
+    place_tokens(s, pieces, n_pieces);
 
     /* the residual stream starts as the tokens' rows of the embedding: x[t] = token_embedding_table[token] */
     for (size_t t = 0; t < n; t++)
@@ -469,7 +468,7 @@ const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
         attention(&(Attention){.q = s->q,
                                .out = s->att,
                                .sequences = s->queries,
-                               .n_sequences = s->n_pieces,
+                               .n_sequences = n_pieces,
                                .layer = l,
                                .window = c->layer_is_sliding[l] ? c->sliding_window : 0,
                                .n_heads = c->n_heads,
@@ -496,14 +495,12 @@ const float *forward(Model *m, RunState *s, const int *tokens, int n_tokens)
         matmul(&(Product){&w->down[l], NULL, s->x, dim, true}, 1, s->gate, n, &s->ws);
         observe(s, layer, "mlp.down_proj", s->x, dim, last);
     }
-    for (size_t i = 0; i < s->n_pieces; i++)
-        s->pieces[i].cache->pos += s->pieces[i].n;
+    for (size_t i = 0; i < n_pieces; i++)
+        pieces[i].cache->pos += pieces[i].n;
 
     /* the head, for the tokens after which something is to be chosen: usually the last one alone */
-    size_t rows = norm_wanted(s, c, w->norm);
+    size_t rows = norm_wanted(s, pieces, n_pieces, c, w->norm);
     if (rows > 0)
         matmul(&(Product){&w->head, NULL, s->logits, c->vocab_size, false}, 1, s->xb, rows, &s->ws);
-    if (one)
-        s->pieces = NULL, s->n_pieces = 0;
     return s->logits;
 }

@@ -123,9 +123,9 @@ typedef struct {
     float *cosine, *sine; /* [block][head_dim / 2] */
     Piece *pieces;        /* of this step: [n_pieces]; NULL if all tokens continue `cache` */
     size_t n_pieces;
-    const Piece **piece_of; /* [block], of each token */
-    size_t *position_of;    /* [block], of each token */
-    Queries *queries;       /* [block], of each piece */
+    KvCache **cache_of;   /* [block], of each token */
+    size_t *position_of;  /* [block], of each token */
+    Queries *queries;     /* [block], of each piece */
     Workspace ws;
     Observer *observe; /* or NULL */
     void *observe_context;

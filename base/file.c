@@ -418,7 +418,8 @@ static int check_name(NewFile *f, char err[512])
     bool may_be = S_ISREG(info.st_mode) || (S_ISLNK(info.st_mode) && !f->replace); /* a caller may follow the link */
     if (!may_be)
         return fail(err, "%s is not a regular file, and is not replaced: choose another name", shown);
-    if (!f->replace)
+    bool is_empty = S_ISREG(info.st_mode) && info.st_size == 0;
+    if (!f->replace && !is_empty)
         return fail(err, "%s exists already: choose another name, or give --force to replace it", shown);
     return 0;
 }
@@ -473,7 +474,7 @@ static int rename_files(NewFile *files, size_t n, char err[512])
         NewFile *f = &files[i];
         if (check_name(f, err) != 0)
             return -1;
-        if ((f->replace ? rename(f->part, f->path) : file_rename_to_free(f->part, f->path)) != 0)
+        if ((f->replaced ? rename(f->part, f->path) : file_rename_to_free(f->part, f->path)) != 0)
             return fail_name(f->path, errno, err);
         f->published = true;
     }

@@ -78,11 +78,11 @@ int file_buffer_flush(FileBuffer *b); /* write what is gathered; the next bytes 
 typedef struct {
     char *path, *part;
     int fd;
-    bool replace;   /* the regular file that has the name, if there is one */
+    bool replace;   /* a regular file that has the name; one that is empty, as mktemp makes it, in any case */
     bool replaced;  /* there was one */
     bool published; /* it has its name */
 } NewFile;
-/* Refused if something has the name; with `replace` only if that is not a regular file. */
+/* Refused if something has the name that may not be replaced. */
 int new_file_open(NewFile *f, const char *path, bool replace, char err[512]);
 int new_file_finish(NewFile *f, char err[512]); /* bring all of it to disk, still under the name .part, and close it */
 /* Give n finished files their names, in order, and bring the names to disk. After a failure the names that were free

@@ -46,8 +46,11 @@ static int add_file(Search *s, const SafetensorsFile *st, SafetensorsFile *own)
 {
     EditFile *files = realloc(s->files, (s->n + 1) * sizeof *files), *f;
     if (!files) {
+        fail(s->err, "%s: out of memory", st->path);
+        if (own)
+            safetensors_close(own);
         free(own);
-        return fail(s->err, "%s: out of memory", st->path);
+        return -1;
     }
     s->files = files;
     f = &files[s->n];

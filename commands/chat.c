@@ -192,7 +192,10 @@ static void adapt_block(void *context, size_t done, size_t total)
 static int generate_part(Chat *c, Reply *r, const IdList *ids)
 {
     Session *s = &c->session;
-    const GenerateOptions options = {.max_tokens = sampling_max_tokens(&c->how, c->max_tokens, ids->count) - r->ids.count,
+    size_t same = 0, most;
+    if (sampling_max_tokens(&c->how, c->max_tokens, ids->count - r->ids.count, &most, c->err) != 0)
+        return -1;
+    const GenerateOptions options = {.max_tokens = most - MIN(r->ids.count, most - 1), /* at least one */
                                      .max_seconds = c->max_seconds > 0 ? c->max_seconds : c->how.max_time,
                                      .eos_ids = c->how.eos,
                                      .n_eos = c->how.n_eos,
@@ -200,7 +203,6 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
                                      .on_text = show_text,
                                      .on_prefill = adapt_block,
                                      .context = r};
-    size_t same = 0;
     while (same < ids->count && same < c->cached.count && ids->items[same] == c->cached.items[same])
         same++;
     kv_cache_rewind(&s->state.cache, same);

@@ -1,6 +1,5 @@
 #include "commands/drafts.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/cpu.h"
@@ -30,13 +29,12 @@ static void open_same(Drafts *d, Session *s, WeightMode mode)
     d->drafter = (Drafter){.model = &d->model, .state = &s->state, .same_cache = true};
 }
 
-/* Die unless the ids of both tokenizers mean the same. */
-static void check_tokenizer(const Session *s, const char *what)
+/* Die unless the ids of the folder's tokenizer mean the same as the session's. */
+static void check_tokenizer(const Session *s, const char *folder)
 {
     char err[512];
     if (!s->tokenizer)
         return;
-    char *folder = xstrdup(what);
     Tokenizer *other = tokenizer_open(folder, err);
     die_if(!other, err);
     size_t n = tokenizer_size(s->tokenizer), length, other_length;
@@ -47,9 +45,8 @@ static void check_tokenizer(const Session *s, const char *what)
         same = text_same(a, length, b, other_length);
     }
     if (!same)
-        die(EXIT_FAILED, "--draft: %s has another tokenizer: its ids mean other tokens", what);
+        die(EXIT_FAILED, "--draft: %s has another tokenizer: its ids mean other tokens", folder);
     tokenizer_close(other);
-    free(folder);
 }
 
 static void open_other(Drafts *d, Session *s, const char *what)

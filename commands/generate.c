@@ -227,7 +227,9 @@ int cmd_generate(int argc, char **argv)
     text_free(&a.from.text);
 
     Sampler sampler = sampling_open(&s, &how.sampling);
-    GenerateOptions options = {.max_tokens = sampling_max_tokens(&how, a.max_tokens, prompt.count),
+    size_t most;
+    die_if(sampling_max_tokens(&how, a.max_tokens, prompt.count, &most, err), err);
+    GenerateOptions options = {.max_tokens = most,
                                .max_seconds = a.max_seconds > 0 ? a.max_seconds : how.max_time,
                                .stops = a.stops.items,
                                .n_stops = a.stops.count,

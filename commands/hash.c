@@ -213,12 +213,13 @@ static bool cut_line(char *text, char **hex, char **name)
     char *last = text + strlen(text);
     if (strncmp(text, tag, strlen(tag)) == 0) {
         *name = text + strlen(tag);
-        *hex = MAX(last - 64, text);
-        char *close = *hex - strlen(end);
-        if (close < *name || strncmp(close, end, strlen(end)) != 0)
+        if ((size_t)(last - *name) <= strlen(end) + 64) /* a name of one byte at least */
             return false;
+        *hex = last - 64;
+        char *close = *hex - strlen(end);
+        bool closes = strncmp(close, end, strlen(end)) == 0;
         *close = '\0';
-        return close > *name;
+        return closes;
     }
     if (last - text < 66 || text[64] != ' ')
         return false;

@@ -136,17 +136,18 @@ SamplingSettings sampling_settings(const Session *s, const SamplingArguments *a,
     return c;
 }
 
-size_t sampling_max_tokens(const SamplingSettings *c, size_t given, size_t n_prompt)
+int sampling_max_tokens(const SamplingSettings *c, size_t given, size_t n_prompt, size_t *most, char err[512])
 {
-    if (given != SIZE_MAX)
-        return given;
-    if (c->max_new_tokens != SIZE_MAX || c->max_length == SIZE_MAX)
-        return c->max_new_tokens;
+    *most = given != SIZE_MAX ? given : c->max_new_tokens;
+    if (*most != SIZE_MAX || c->max_length == SIZE_MAX)
+        return 0;
     if (n_prompt >= c->max_length)
-        die(EXIT_FAILED,
-            "the prompt has %zu tokens, but generation_config.json ends prompt and answer at max_length %zu: give -n",
-            n_prompt, c->max_length);
-    return c->max_length - n_prompt;
+        return fail(err,
+                    "the prompt has %zu tokens, but generation_config.json ends prompt and answer at max_length %zu: "
+                    "give -n",
+                    n_prompt, c->max_length);
+    *most = c->max_length - n_prompt;
+    return 0;
 }
 
 bool sampling_is_end(const SamplingSettings *c, int id)

@@ -35,9 +35,9 @@ typedef struct {
 } SamplingSettings;
 /* chat: the end of a turn ends an answer, too. */
 SamplingSettings sampling_settings(const Session *s, const SamplingArguments *a, bool chat);
-/* How many tokens an answer to n_prompt tokens may have: what was given (SIZE_MAX: nothing), else by
- * generation_config.json. Dies if that leaves no room for an answer. */
-size_t sampling_max_tokens(const SamplingSettings *c, size_t given, size_t n_prompt);
+/* *most: how many tokens an answer to n_prompt tokens may have, which is what was given (SIZE_MAX: nothing), else by
+ * generation_config.json. -1 and a sentence if that leaves no room for an answer. */
+int sampling_max_tokens(const SamplingSettings *c, size_t given, size_t n_prompt, size_t *most, char err[512]);
 bool sampling_is_end(const SamplingSettings *c, int id);
 Sampler sampling_open(const Session *s, const SampleOptions *o); /* never chooses ids that the tokenizer doesn't know */
 

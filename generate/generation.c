@@ -194,11 +194,10 @@ void generation_take(Generation *g, const Piece *piece, size_t vocab)
     int status = choose_tokens(g, piece->logits, vocab);
     g->ended = status != 0;
     g->failed = status < 0;
-    if (g->failed)
-        return;
-    /* forget what was fed of proposals that were wrong */
-    kv_cache_rewind(g->cache, g->tokens.count - 1);
-    kv_cache_rewind(&g->draft.cache, g->tokens.count - 1);
+    /* forget what was fed of proposals that were wrong; the last token chosen has not been fed, if there is one */
+    size_t fed = g->tokens.count - (g->failed ? 0 : 1);
+    kv_cache_rewind(g->cache, fed);
+    kv_cache_rewind(&g->draft.cache, fed);
 }
 
 void generation_finish(Generation *g)

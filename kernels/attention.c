@@ -155,27 +155,38 @@ static unsigned char *layer_of(const KvBlock *block, size_t layer, size_t n_kv_h
     return block->layers + layer * attention_layer_bytes(block->type, n_kv_heads, head_dim);
 }
 
-static void put_number(KvType type, unsigned char *p, size_t i, float value)
+INLINE void put_number(KvType type, unsigned char *p, size_t i, float value)
 {
-    uint16_t half = f32_to_f16(value);
-    if (type == KV_F32)
+    if (type == KV_F32) {
         memcpy(p + i * sizeof value, &value, sizeof value);
-    else
+    } else {
+        uint16_t half = f32_to_f16(value);
         memcpy(p + i * sizeof half, &half, sizeof half);
+    }
+}
+
+/* layer: of a block; its type is known to the compiler. */
+INLINE void store(KvType type, unsigned char *layer, size_t position, const float *k, const float *v, size_t n_kv_heads,
+                  size_t head_dim)
+{
+    size_t per_head = ATTENTION_BLOCK * head_dim;
+    size_t key = position / KEY_STRIP * head_dim * KEY_STRIP + position % KEY_STRIP;
+    size_t value = n_kv_heads * per_head + position * head_dim;
+    for (size_t h = 0; h < n_kv_heads; h++)
+        for (size_t d = 0; d < head_dim; d++) {
+            put_number(type, layer, key + h * per_head + d * KEY_STRIP, k[h * head_dim + d]);
+            put_number(type, layer, value + h * per_head + d, v[h * head_dim + d]);
+        }
 }
 
 void attention_store(const KvBlock *block, size_t layer, size_t position, const float *k, const float *v,
                      size_t n_kv_heads, size_t head_dim)
 {
-    size_t per_head = ATTENTION_BLOCK * head_dim;
-    size_t key = position / KEY_STRIP * head_dim * KEY_STRIP + position % KEY_STRIP;
-    size_t value = n_kv_heads * per_head + position * head_dim;
     unsigned char *to = layer_of(block, layer, n_kv_heads, head_dim);
-    for (size_t h = 0; h < n_kv_heads; h++)
-        for (size_t d = 0; d < head_dim; d++) {
-            put_number(block->type, to, key + h * per_head + d * KEY_STRIP, k[h * head_dim + d]);
-            put_number(block->type, to, value + h * per_head + d, v[h * head_dim + d]);
-        }
+    if (block->type == KV_F32)
+        store(KV_F32, to, position, k, v, n_kv_heads, head_dim);
+    else
+        store(KV_F16, to, position, k, v, n_kv_heads, head_dim);
 }
 
 /* ---- scratch memory ---------------------------------------------------------------------------------------------- */

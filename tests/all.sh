@@ -7,6 +7,10 @@
 set -u
 : "${RUN:=./run}"
 case $RUN in /*) ;; *) RUN=$(pwd)/$RUN ;; esac
+# What people set for themselves must not decide what the tests see. Levels of kernels are the tests' own to choose.
+unset RUN_ISA RUN_WEIGHTS COLUMNS NO_COLOR HF_ENDPOINT HF_TOKEN HF_TOKEN_PATH HF_HOME HF_HUB_CACHE HF_HUB_OFFLINE \
+    HUGGINGFACE_HUB_CACHE HUGGING_FACE_HUB_TOKEN TRANSFORMERS_OFFLINE XDG_CACHE_HOME 2>/dev/null
+umask 022
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 if [ "${EMULATOR-}" ]; then

@@ -520,9 +520,18 @@ static void test_replacing(void)
     new_file_end(&f);
     new_file_end(&other);
 
+    write_bytes(path, "", 0);
+    check(put_new(path, "into an empty file", false, err) == 0 && has_bytes(path, "into an empty file"), "%s", err);
+    write_bytes(path, "", 0);
+    check(new_file_open(&f, path, false, err) == 0 && new_file_finish(&f, err) == 0, "%s", err);
+    write_bytes(path, "meanwhile", 9);
+    check(new_files_publish(&f, 1, err) == -1 && has_bytes(path, "meanwhile"), "no longer empty: %s", err);
+    new_file_end(&f);
+
     unlink(path);
     check(new_file_open(&f, path, false, err) == 0 && new_file_open(&other, path, false, err) == 0, "%s", err);
-    check(new_file_finish(&f, err) == 0 && new_file_finish(&other, err) == 0, "%s", err);
+    check(file_write_at(f.fd, "first", 5, 0) == 0 && new_file_finish(&f, err) == 0 && new_file_finish(&other, err) == 0,
+          "%s", err);
     check(new_files_publish(&f, 1, err) == 0 && new_files_publish(&other, 1, err) == -1 && strstr(err, "exists"),
           "the first of two writers wins: %s", err);
     new_file_end(&f);

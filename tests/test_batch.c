@@ -2,6 +2,8 @@
  * tokens and text as one sequence that runs alone, one token at a time. */
 #include "base/base.h"
 
+#include <math.h>
+
 #include "base/cpu.h"
 #include "base/threads.h"
 #include "check.h"
@@ -382,6 +384,43 @@ static void test_look_up(void)
     draft_free(&d);
 }
 
+/* Numbers that are not finite are found at the same position and with the same sentence, drafts or none. */
+static void test_failure(void)
+{
+    size_t bytes = vocab * model.config.dim * sizeof(float);
+    Matrix good = model.weights.embedding;
+    float *broken = malloc(bytes);
+    memcpy(broken, good.data, bytes);
+    broken[(size_t)plain[0].ids.items[40] * model.config.dim] = (float)NAN; /* the head keeps the good numbers */
+    model.weights.embedding.data = broken;
+    char sentence[512] = "";
+    size_t position = 0;
+    for (int with_draft = 0; with_draft < 2; with_draft++) {
+        RunState s = state_of(KV_F32, 64, 32);
+        Drafter drafter = {.model = &small, .state = &s, .same_cache = true, .fixed = 5};
+        Running r;
+        Generation *only[] = {&r.generation};
+        char err[512];
+        prepare(&r, &requests[0], KV_F32, with_draft ? &drafter : NULL);
+        while (generation_goes_on(&r.generation))
+            must(batch_step(&model, &s, only, 1, with_draft ? &drafter : NULL, err), err);
+        check(r.generation.failed && strstr(r.generation.err, "not a number"), "%s", r.generation.err);
+        if (with_draft)
+            check(strcmp(sentence, r.generation.err) == 0 && r.cache.pos == position, "at %zu, not %zu: %s",
+                  r.cache.pos, position, r.generation.err);
+        memcpy(sentence, r.generation.err, sizeof sentence);
+        position = r.cache.pos;
+        generation_free(&r.generation);
+        generated_free(&r.out);
+        sampler_free(&r.sampler);
+        id_list_free(&r.prompt);
+        kv_cache_free(&r.cache);
+        run_state_free(&s);
+    }
+    model.weights.embedding = good;
+    free(broken);
+}
+
 static void test_answers(void)
 {
     for (size_t i = 0; i < SEQUENCES; i++)
@@ -395,6 +434,7 @@ static void test_answers(void)
             test_together();
             test_drafts();
         }
+    test_failure();
     cpu_set_level(CPU_SCALAR);
     test_shared_beginning(100);
     for (size_t i = 0; i < SEQUENCES; i++)

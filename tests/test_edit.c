@@ -50,6 +50,18 @@ static int set_bytes(Checkpoint *c, const char *name, uint64_t offset, const voi
     return status == 0 ? edit_commit(e, err) : status;
 }
 
+/* An edit of its own, which sets the first bytes of "b". */
+static int edit_b(const char *path, const char *text, char err[512])
+{
+    Checkpoint c;
+    Edit e;
+    open_model(&c, path);
+    int status = set_bytes(&c, "b", 0, text, strlen(text), &e, err);
+    edit_end(&e);
+    checkpoint_close(&c);
+    return status;
+}
+
 static int undo(const char *path, char err[512])
 {
     Checkpoint c;
@@ -196,12 +208,7 @@ static void test_bad_journals(void)
     char err[512];
     const char *path = in_folder("j.safetensors"), *journal = in_folder("j.safetensors.undo");
     write_two(path);
-    Checkpoint c;
-    open_model(&c, path);
-    Edit e;
-    check(set_bytes(&c, "b", 0, "hello", 5, &e, err) == 0, "%s", err);
-    edit_end(&e);
-    checkpoint_close(&c);
+    check(edit_b(path, "hello", err) == 0, "%s", err);
     size_t n, m, accepted = 0;
     unsigned char *good = read_bytes(journal, &n), *edited = read_bytes(path, &m);
     for (size_t i = 0; i < n; i++) { /* every byte matters */
@@ -361,12 +368,7 @@ static void test_leftovers(void)
     write_bytes(busy, "RUNUNDO1", 8);
     int fd = open(busy, O_RDONLY);
     check(flock(fd, LOCK_EX) == 0 && journal_count_leftovers(path) == 1, "one leftover");
-    Checkpoint c;
-    open_model(&c, path);
-    Edit e;
-    check(set_bytes(&c, "b", 0, "words", 5, &e, err) == 0, "%s", err);
-    edit_end(&e);
-    checkpoint_close(&c);
+    check(edit_b(path, "words", err) == 0, "%s", err);
     check(!file_exists(left) && file_exists(busy) && journal_count_leftovers(path) == 0, "what is left");
     close(fd);
     unlink(busy);
@@ -379,12 +381,7 @@ static void test_changed_since(void)
     const char *path = in_folder("s.safetensors");
     for (int changed = 0; changed < 2; changed++) {
         write_two(path);
-        Checkpoint c;
-        open_model(&c, path);
-        Edit e;
-        check(set_bytes(&c, "b", 0, "hello", 5, &e, err) == 0, "%s", err);
-        edit_end(&e);
-        checkpoint_close(&c);
+        check(edit_b(path, "hello", err) == 0, "%s", err);
         struct timespec later[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = time(NULL) + 2}};
         size_t n;
         unsigned char *bytes = read_bytes(path, &n);
@@ -395,6 +392,7 @@ static void test_changed_since(void)
         }
         free(bytes);
         Undone undone;
+        Checkpoint c;
         open_model(&c, path);
         check(undo_last(&c, &undone, err) == 0 && undone.changed_since == (changed == 1), "%d: %s", changed, err);
         checkpoint_close(&c);

@@ -42,3 +42,7 @@ cmp m/config.json parts/config.json
 run split m parts --by-layer -q
 run split m parts --max-shard-size 1GB -q
 ls | grep part
+# an empty file, as mktemp makes it, holds nothing that could be lost
+: >empty.npy
+run info m --tensor model.norm.weight --npy empty.npy
+[ -s empty.npy ] && echo written

@@ -37,3 +37,11 @@ limits '{"max_length":2}'
 limits '{"max_length":2}' -n 1
 limits '{"max_new_tokens":0}'
 limits '{"max_time":0.000001}' | sed 's/"ids":\[[0-9]*\]/"ids":NONE_OR_ONE/'
+# in chat a question that leaves no room is told, and the chat goes on
+echo '{"max_length":30}' >m/generation_config.json
+printf 'What is the capital of France?\n/reset\nHi\n' | run chat -m m -q --greedy --system ""
+echo $?
+echo '{"max_length":5}' >m/generation_config.json
+printf 'What is the capital of France?\nHi\n' | run chat -m m -q --greedy --system ""
+echo $?
+printf 'What is the capital of France?\n' | run chat -m m -q --greedy -n 3
