@@ -11,6 +11,13 @@ case $RUN in /*) ;; *) RUN=$(pwd)/$RUN ;; esac
 unset RUN_ISA RUN_WEIGHTS COLUMNS NO_COLOR HF_ENDPOINT HF_TOKEN HF_TOKEN_PATH HF_HOME HF_HUB_CACHE HF_HUB_OFFLINE \
     HUGGINGFACE_HUB_CACHE HUGGING_FACE_HUB_TOKEN TRANSFORMERS_OFFLINE XDG_CACHE_HOME 2>/dev/null
 umask 022
+# Nor must nohup, or a job in the background: they leave signals ignored, which a shell cannot take back.
+if [ -z "${signals_are_default-}" ]; then
+    signals_are_default=1 exec python3 -c 'import os, signal, sys
+for number in signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM:
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])' "$0" "$@"
+fi
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 if [ "${EMULATOR-}" ]; then
