@@ -117,12 +117,12 @@ soak: $(BIN)
 	RUN=./$(BIN) SOAK_SECONDS=$(SOAK_SECONDS) tests/soak.sh
 
 builds: $(BIN)
-	tests/builds.sh
+	MAKE="$(MAKE)" tests/builds.sh
 
-# Without the scripts that do not run the program. -O2, because at -O3 gcc 12 for ARM ends in an internal error in
+# Without the scripts that do not run the program, or compare times. -O2, because at -O3 gcc 12 for ARM ends in an internal error in
 # test_net.c.
 aarch64:
-	WITHOUT="rooms download" QEMU_LD_PREFIX=/usr/aarch64-linux-gnu \
+	WITHOUT="rooms download growth" QEMU_LD_PREFIX=/usr/aarch64-linux-gnu \
 		$(MAKE) CC=aarch64-linux-gnu-gcc EMULATOR=qemu-aarch64 BUILD=build-aarch64 BIN=run-aarch64 CFLAGS=-O2 test
 
 static:

@@ -2,9 +2,13 @@
 #ifndef BASE_H
 #define BASE_H
 
-/* Must be defined before the first system header: POSIX and what glibc adds to it. */
+/* Must be defined before the first system header: POSIX and what glibc adds to it, and sizes of files that do not end
+ * at 2 GB where a long has 32 bits. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
+#ifndef _FILE_OFFSET_BITS
+#define _FILE_OFFSET_BITS 64
 #endif
 
 #include <float.h>

@@ -15,6 +15,7 @@
 #include "base/text.h"
 
 #define PIECE ((size_t)16 << 20) /* bytes between two words of progress */
+_Static_assert(sizeof(off_t) == 8, "files beyond 2 GB");
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 

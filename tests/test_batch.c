@@ -428,7 +428,7 @@ static void test_answers(void)
     check(plain[3].reason == FINISH_STOP && plain[5].reason == FINISH_LENGTH && plain[1].ids.count > 5,
           "what the requests are for: %s, %s, %zu", finish_reason_name(plain[3].reason),
           finish_reason_name(plain[5].reason), plain[1].ids.count);
-    for (int level = CPU_SCALAR + 1; level < CPU_LEVELS; level++)
+    for (int level = watched() ? (int)cpu_level_best() : CPU_SCALAR + 1; level < CPU_LEVELS; level++)
         if (cpu_has((CpuLevel)level)) {
             cpu_set_level((CpuLevel)level);
             test_together();

@@ -1,4 +1,5 @@
 # the demo model of an installed program is named by its own path, without bin/..
+[ -z "${EMULATOR-}" ] || { echo "what runs is the emulator"; exit 77; }
 mkdir -p usr/bin usr/share/run/demo
 cp "$RUN" usr/bin/run
 cp "$DEMO"/*.json "$DEMO/model.safetensors" usr/share/run/demo
