@@ -533,6 +533,8 @@ int json_lookup_number(const JsonLookup *l, const char *key, double least, doubl
         return 0;
     if (json_double(v, &n))
         return fail(l->err, "%s: \"%s\" must be a number", l->file, key);
+    if (!(n >= least && n <= most) && isinf(most))
+        return fail(l->err, "%s: \"%s\" must be a number of %g or more", l->file, key, least);
     if (!(n >= least && n <= most))
         return fail(l->err, "%s: \"%s\" must be a number from %g to %g", l->file, key, least, most);
     *out = n;

@@ -57,7 +57,7 @@ static void open_other(Drafts *d, Session *s, const char *what)
     check_tokenizer(s, d->checkpoint.directory);
     load(d, &d->checkpoint.st, s->model.weights.mode);
     size_t ctx = s->state.cache.ctx, block = s->state.block;
-    die_if(run_state_init(&d->state, &d->model.config, s->state.cache.type, ctx, block, 1, err), err);
+    die_if(run_state_init(&d->state, &d->model.config, s->state.cache.type, ctx, block, s->state.most_logits, err), err);
     d->drafter = (Drafter){.model = &d->model, .state = &d->state};
 }
 

@@ -16,7 +16,7 @@ typedef struct {
 /* A row for a command's table of options. */
 #define DRAFT_OPTION(what)                        \
     {0, "draft", "WHAT", OPTION_TEXT, &(what),    \
-     "guess tokens by lookup (in the text so far), q8, q4 or a smaller model: the same text in fewer steps"}
+     "guess tokens by lookup, q8, q4 or a smaller model"}
 
 /* Open what --draft names for a session that was opened with room for DRAFT_MOST + 1 logits, or for NULL nothing. Returns
  * the drafter, or NULL. Dies if it cannot be. */

@@ -1,30 +1,16 @@
 /* run generate: continues a prompt, token by token. */
-#include "base/cpu.h"
-#include "base/threads.h"
-#include "checkpoint/weights.h"
+#include "commands/generate.h"
+
+#include "commands/answer.h"
 #include "commands/drafts.h"
-#include "commands/options.h"
 #include "commands/output.h"
-#include "commands/sampling.h"
 #include "commands/terminal.h"
 #include "generate/generate.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 /* ---- arguments --------------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    Prompt from;
-    const char *system;
-    TextList stops;
-    SamplingArguments sampling;
-    const char *draft;
-    double max_seconds;
-    size_t max_tokens;
-    bool ignore_eos, chat, no_echo;
-} GenerateArguments;
 
 static GenerateArguments parse_generate(int argc, char **argv)
 {
@@ -42,35 +28,47 @@ static GenerateArguments parse_generate(int argc, char **argv)
         DRAFT_OPTION(a.draft),
         {0, "max-seconds", "S", OPTION_NUMBER, &a.max_seconds, "stop after S seconds (0: no limit)"},
         JSON_OPTION,
+        {0, "jsonl", NULL, OPTION_FLAG, &a.jsonl,
+         "answer JSON requests from standard input, a line each"},
+        {0, "parallel", "N", OPTION_COUNT, &a.parallel, "with --jsonl: up to N at a time (default 8)"},
         {0},
     };
     int count = options_parse(argc, argv, options, NULL,
                               "run generate \"Once upon a time\"\n"
-                              "run generate --chat \"Why is the sky blue?\" -w bf16\n"
-                              "run generate -n 50 --temperature 0.8 --seed 7 -f prompt.txt\n"
-                              "printf \"1, 2, 3,\" | run generate --greedy --stop . --json\n");
+                              "run generate --chat \"Why is the sky blue?\" -w bf16 --temperature 0.8 --seed 7\n"
+                              "echo '{\"prompt\":\"Once\",\"max_tokens\":20}' | run generate --jsonl\n");
     a.chat = a.chat || a.system;
     if (a.from.ids && a.chat)
         usage_error("give --ids or --chat, not both");
     sampling_check(&a.sampling);
-    input_prompt(&a.from, count ? argv[1] : NULL);
+    if (a.jsonl && (count || a.from.ids || a.from.file || a.from.escapes || a.no_echo || common.json))
+        usage_error("--jsonl takes prompts and how to show them from its requests only");
+    if (a.parallel && !a.jsonl)
+        usage_error("--parallel goes with --jsonl");
+    if (!a.jsonl)
+        input_prompt(&a.from, count ? argv[1] : NULL);
     return a;
 }
 
 /* ---- the prompt and the text as it comes ------------------------------------------------------------------------- */
 
-static IdList chat_prompt(Session *s, const GenerateArguments *a)
+int generate_chat_ids(Tokenizer *t, const char *system, const char *text, size_t length, IdList *ids, char err[512])
 {
     Message messages[2];
     size_t n = 0;
+    if (tokenizer_chat_problem(t))
+        return fail(err, "%s", tokenizer_chat_problem(t));
+    if (system)
+        messages[n++] = (Message){"system", system, 6, strlen(system)};
+    messages[n++] = (Message){"user", text, 4, length};
+    return tokenizer_chat_ids(t, messages, n, true, !system, ids, err);
+}
+
+static IdList chat_prompt(Session *s, const GenerateArguments *a)
+{
     IdList ids = {0};
     char err[512];
-    const char *problem = tokenizer_chat_problem(s->tokenizer);
-    die_if(problem, problem);
-    if (a->system)
-        messages[n++] = (Message){"system", a->system, 6, strlen(a->system)};
-    messages[n++] = (Message){"user", a->from.text.bytes, 4, a->from.text.length};
-    die_if(tokenizer_chat_ids(s->tokenizer, messages, n, true, !a->system, &ids, err), err);
+    die_if(generate_chat_ids(s->tokenizer, a->system, a->from.text.bytes, a->from.text.length, &ids, err), err);
     session_check_ids(s, ids.items, ids.count);
     return ids;
 }
@@ -138,77 +136,13 @@ static _Noreturn void die_not_finite(Session *s, const Generated *g, const IdLis
         where);
 }
 
-/* ---- reports ----------------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    double prompt_rate, rate, gb_s; /* tokens/s, tokens/s after the first, GB/s of weights and cache; 0: unknown */
-} Rates;
-
-static Rates rates_of(const Session *s, const Generated *g, size_t n_prompt)
-{
-    Rates r = {0};
-    if (g->prompt_seconds > 0)
-        r.prompt_rate = (double)n_prompt / g->prompt_seconds;
-    if (g->seconds > 0 && g->ids.count > 1) {
-        uint64_t bytes = s->weight_bytes + session_cache_bytes(s, n_prompt + g->ids.count / 2);
-        r.rate = (double)(g->ids.count - 1) / g->seconds;
-        r.gb_s = (double)g->steps / g->seconds * (double)bytes / 1e9; /* a step may choose several tokens */
-    }
-    return r;
-}
-
-static void print_statistics(const Session *s, const Generated *g, size_t n_prompt, const SampleOptions *o)
-{
-    Rates r = rates_of(s, g, n_prompt);
-    double bandwidth = r.rate > 0 && s->weight_bytes > BEYOND_CACHES ? session_read_bandwidth(s, 2 * BEYOND_CACHES) : 0;
-    WeightMode mode = s->model.weights.mode;
-    char drafts[96] = "", rate[128] = "", share[48] = "", prompt[32] = "", seed[32] = "";
-    if (bandwidth > 0 && r.gb_s <= bandwidth && g->proposed == 0)
-        snprintf(share, sizeof share, ", %.0f%% of the read bandwidth", 100 * r.gb_s / bandwidth);
-    else if (g->proposed == 0) /* another process disturbed the measurement */
-        snprintf(share, sizeof share, ", share of the read bandwidth not measured");
-    if (r.rate > 0 && s->weight_bytes > BEYOND_CACHES)
-        snprintf(rate, sizeof rate, ", %.1f tok/s (%.1f GB/s%s)", r.rate, r.gb_s, share);
-    else if (r.rate > 0)
-        snprintf(rate, sizeof rate, ", %.1f tok/s", r.rate);
-    if (r.prompt_rate > 0)
-        snprintf(prompt, sizeof prompt, ", %.1f tok/s", r.prompt_rate);
-    if (!o->greedy)
-        snprintf(seed, sizeof seed, "; seed %" PRIu64, o->seed);
-    if (g->proposed > 0)
-        snprintf(drafts, sizeof drafts, "; %zu of %zu proposed tokens were right, %.1f a step", g->accepted, g->proposed,
-                 (double)(g->ids.count - 1) / (double)MAX(g->steps, 1));
-    notice("%zu token%s%s%s; prompt %zu%s; load %.2f s; %s, %d thread%s, %s%s", g->ids.count, plural(g->ids.count), rate, drafts,
-           n_prompt, prompt, s->load_seconds, weights_mode_name(mode), threads_count(),
-           plural((uint64_t)threads_count()), cpu_level_name(cpu_level()), seed);
-}
-
-static void write_json(const Session *s, const Generated *g, const IdList *prompt, uint64_t seed)
-{
-    Rates r = rates_of(s, g, prompt->count);
-    write_ids("{\"prompt_ids\":", prompt->items, prompt->count);
-    write_ids(",\"ids\":", g->ids.items, g->ids.count);
-    if (s->tokenizer)
-        write_string(",\"text\":", g->text.bytes, g->text.length);
-    else
-        printf(",\"text\":null");
-    printf(",\"finish_reason\":\"%s\",\"stats\":{\"seed\":%" PRIu64 ",\"prompt_tokens\":%zu,\"tokens\":%zu",
-           finish_reason_name(g->reason), seed, prompt->count, g->ids.count);
-    printf(",\"proposed\":%zu,\"accepted\":%zu,\"steps\":%zu", g->proposed, g->accepted, g->steps);
-    write_number(",\"prompt_s\":", g->prompt_seconds);
-    write_number(",\"s\":", g->seconds);
-    write_number(",\"tok_s\":", r.rate);
-    write_number(",\"gb_s\":", s->weight_bytes > BEYOND_CACHES && r.rate > 0 ? r.gb_s : (double)NAN);
-    write_number(",\"load_s\":", s->load_seconds);
-    printf(",\"weights\":\"%s\",\"threads\":%d,\"isa\":\"%s\"}}\n", weights_mode_name(s->model.weights.mode),
-           threads_count(), cpu_level_name(cpu_level()));
-}
-
 /* ---- the command ------------------------------------------------------------------------------------------------- */
 
 int cmd_generate(int argc, char **argv)
 {
     GenerateArguments a = parse_generate(argc, argv);
+    if (a.jsonl)
+        return generate_lines(&a);
     Session s;
     Generated g = {0};
     char err[512];
@@ -253,14 +187,14 @@ int cmd_generate(int argc, char **argv)
     progress_end();
     session_check_sizes(&s);
     if (common.json)
-        write_json(&s, &g, &prompt, how.sampling.seed);
+        answer_write_json(&s, "{\"prompt_ids\":", &g, &prompt, how.sampling.seed);
     else if (!s.tokenizer)
         print_ids(&prompt, &g.ids, !a.no_echo);
     else if (!ends_line)
         putchar('\n');
     int code = finish(interrupted ? EXIT_INTERRUPTED : EXIT_OK);
     if (!common.json)
-        print_statistics(&s, &g, prompt.count, &how.sampling);
+        answer_print_statistics(&s, &g, prompt.count, &how.sampling);
 
     generated_free(&g);
     id_list_free(&prompt);

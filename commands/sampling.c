@@ -9,7 +9,7 @@
 #include "commands/terminal.h"
 #include "generate/config.h"
 
-static uint64_t random_seed(void)
+uint64_t sampling_random_seed(void)
 {
     uint32_t seed = 0;
     FILE *f = fopen("/dev/urandom", "rb");
@@ -22,11 +22,11 @@ static uint64_t random_seed(void)
 
 SamplingArguments sampling_arguments(void)
 {
-    return (SamplingArguments){-1, -1, -1, -1, SIZE_MAX, random_seed(), false};
+    uint64_t seed = sampling_random_seed();
+    return (SamplingArguments){-1, -1, -1, -1, SIZE_MAX, seed, seed, false};
 }
 
-/* Put what was asked for over what is in o. */
-static void apply(const SamplingArguments *a, SampleOptions *o)
+int sampling_apply(const SamplingArguments *a, SampleOptions *o, char err[512])
 {
     if (a->temperature >= 0 || a->top_k != SIZE_MAX || a->top_p >= 0 || a->min_p >= 0)
         o->greedy = false;
@@ -45,14 +45,14 @@ static void apply(const SamplingArguments *a, SampleOptions *o)
         o->temperature = 1;
     }
     o->seed = a->seed;
+    return sample_options_check(o, err);
 }
 
 void sampling_check(const SamplingArguments *a)
 {
     SampleOptions o = {.temperature = 1, .top_p = 1, .repeat_penalty = 1};
     char err[512];
-    apply(a, &o);
-    if (sample_options_check(&o, err))
+    if (sampling_apply(a, &o, err) != 0)
         usage_error("%s", err);
 }
 
@@ -123,17 +123,22 @@ SamplingSettings sampling_settings(const Session *s, const SamplingArguments *a,
     memcpy(c.eos, file.eos_ids, c.n_eos * sizeof *c.eos);
     free(text);
     free(path);
-    apply(a, &c.sampling);
-    if (sample_options_check(&c.sampling, err))
+    if (sampling_apply(a, &c.sampling, err) != 0)
         usage_error("%s", err);
     if (!c.n_eos) {
         c.n_eos = s->model.config.n_eos;
         memcpy(c.eos, s->model.config.eos_token_ids, c.n_eos * sizeof *c.eos);
     }
-    int end_of_turn = chat ? tokenizer_id(s->tokenizer, "<|im_end|>", 10) : -1;
-    if (end_of_turn >= 0)
-        c.eos[c.n_eos++] = end_of_turn;
+    if (chat)
+        sampling_end_with_turn(&c, s);
     return c;
+}
+
+void sampling_end_with_turn(SamplingSettings *c, const Session *s)
+{
+    int end_of_turn = s->tokenizer ? tokenizer_id(s->tokenizer, "<|im_end|>", 10) : -1;
+    if (end_of_turn >= 0)
+        c->eos[c->n_eos++] = end_of_turn;
 }
 
 int sampling_max_tokens(const SamplingSettings *c, size_t given, size_t n_prompt, size_t *most, char err[512])

@@ -9,7 +9,7 @@
 typedef struct {
     double temperature, top_p, min_p, repeat_penalty; /* -1: not given */
     size_t top_k;                                     /* SIZE_MAX: not given */
-    uint64_t seed;
+    uint64_t seed, random_seed;                       /* equal: not given */
     bool greedy;
 } SamplingArguments;
 
@@ -25,6 +25,9 @@ typedef struct {
 
 SamplingArguments sampling_arguments(void);      /* nothing given; a random seed */
 void sampling_check(const SamplingArguments *a); /* values out of range are a usage error */
+/* Put what is given over what is in o. -1 and a sentence if a value is out of range. */
+int sampling_apply(const SamplingArguments *a, SampleOptions *o, char err[512]);
+uint64_t sampling_random_seed(void);
 
 typedef struct {
     SampleOptions sampling;
@@ -35,6 +38,8 @@ typedef struct {
 } SamplingSettings;
 /* chat: the end of a turn ends an answer, too. */
 SamplingSettings sampling_settings(const Session *s, const SamplingArguments *a, bool chat);
+/* The end of a chat turn ends an answer, too. */
+void sampling_end_with_turn(SamplingSettings *c, const Session *s);
 /* *most: how many tokens an answer to n_prompt tokens may have, which is what was given (SIZE_MAX: nothing), else by
  * generation_config.json. -1 and a sentence if that leaves no room for an answer. */
 int sampling_max_tokens(const SamplingSettings *c, size_t given, size_t n_prompt, size_t *most, char err[512]);

@@ -3,13 +3,11 @@
 #include "commands/model.h"
 #include "commands/options.h"
 #include "commands/output.h"
+#include "commands/requests.h"
 #include "commands/terminal.h"
 
-#include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- one text ---------------------------------------------------------------------------------------------------- */
 
@@ -69,41 +67,11 @@ static void tokenize_one(Tokenizer *t, const Prompt *from, bool skip_special)
 
 /* ---- requests, one a line ---------------------------------------------------------------------------------------- */
 
-/* Append the list of ids. Those beyond an int, which no tokenizer knows, become -1. */
-static int read_ids(const JsonValue *list, IdList *ids, char err[512])
-{
-    for (const JsonValue *v = list->child; v; v = v->next) {
-        uint64_t id;
-        if (json_u64(v, &id) || id > UINT32_MAX)
-            return fail(err, "\"ids\" should hold integers from 0 to %u", UINT32_MAX);
-        xappend_id(ids, id > INT_MAX ? -1 : (int)id);
-    }
-    return 0;
-}
-
-/* Fill messages[] with those of a request, whose texts they point to. */
-static int read_messages(const JsonValue *list, Message *messages, char err[512])
-{
-    for (const JsonValue *v = list->child; v; v = v->next) {
-        const JsonValue *role = json_get(v, "role"), *content = json_get(v, "content"),
-                        *calls = json_get(v, "tool_calls");
-        if (!role || role->type != JSON_STRING || !content || content->type != JSON_STRING)
-            return fail(err, "each message should have a \"role\" and a \"content\", both strings");
-        if (calls && calls->type != JSON_NULL && calls->length)
-            return fail(err, "\"tool_calls\" are not supported");
-        *messages++ = (Message){role->text, content->text, role->length, content->length};
-    }
-    return 0;
-}
-
-/* Requests as they are read. */
 typedef struct {
     Tokenizer *tokenizer;
-    Text line; /* what was read of the current one */
     Text text; /* of the answer */
     IdList ids;
     size_t unknown; /* ids that were left out of texts */
-    bool failed;
 } Requests;
 
 /* Write the request's messages as the chat template has them, and encode that. Says so when it fails because of a
@@ -116,11 +84,9 @@ static int answer_messages(Requests *r, const JsonValue *request, const JsonValu
         return fail(err, "\"add_generation_prompt\" should be true or false");
     if (tools && tools->type != JSON_NULL && tools->length)
         return fail(err, "\"tools\" are not supported");
-    Message *messages = xcalloc(list->length, sizeof *messages);
-    if (read_messages(list, messages, err) != 0) {
-        free(messages);
+    Message *messages = request_messages(list, err);
+    if (!messages)
         return -1;
-    }
     int status = tokenizer_chat_text(r->tokenizer, messages, list->length, add_prompt, &r->text, err);
     if (status == 0)
         status =
@@ -132,43 +98,27 @@ static int answer_messages(Requests *r, const JsonValue *request, const JsonValu
     return status;
 }
 
-/* A name that no request knows, such as a misspelled one, would change nothing without a word. */
-static int check_fields(const JsonValue *request, char err[512])
-{
-    static const char *const known[] = {"text", "ids", "messages", "skip_special", "add_generation_prompt", "tools"};
-    char name[TEXT_PRINTABLE];
-    for (const JsonValue *v = request->type == JSON_OBJECT ? request->child : NULL; v; v = v->next) {
-        bool is_known = false;
-        for (size_t i = 0; i < COUNT_OF(known); i++)
-            is_known = is_known || json_key_is(v, known[i]);
-        if (!is_known)
-            return fail(err, "unknown field \"%s\"", text_printable(v->key, v->key_length, name));
-    }
-    return 0;
-}
-
 /* Print the answer to one request. Return -1 and a sentence, and print nothing, when it has no answer. */
 static int answer(Requests *r, const JsonValue *request, char err[512])
 {
     const JsonValue *text = json_get(request, "text"), *list = json_get(request, "ids"),
                     *messages = json_get(request, "messages"), *skip = json_get(request, "skip_special");
+    static const char *const known[] = {"text", "ids", "messages", "skip_special", "add_generation_prompt", "tools"};
     bool skip_special = false;
     r->text.length = r->ids.count = 0;
-    if (check_fields(request, err) != 0)
+    if (request_check_fields(request, known, COUNT_OF(known), err) != 0)
         return -1;
     if ((text ? 1 : 0) + (list ? 1 : 0) + (messages ? 1 : 0) != 1)
         return fail(err, "expected an object with one of \"text\", \"ids\" and \"messages\"");
     if (text && text->type != JSON_STRING)
         return fail(err, "\"text\" should be a string");
-    if ((list && list->type != JSON_ARRAY) || (messages && messages->type != JSON_ARRAY))
-        return fail(err, "\"%s\" should be a list", list ? "ids" : "messages");
     if (skip && skip->type != JSON_NULL && json_bool(skip, &skip_special))
         return fail(err, "\"skip_special\" should be true or false");
     if (text && tokenizer_encode(r->tokenizer, text->text, text->length, true, &r->ids, err))
         return -1;
     if (messages && answer_messages(r, request, messages, err))
         return -1;
-    if (list && read_ids(list, &r->ids, err))
+    if (list && request_ids(list, &r->ids, err))
         return -1;
     if (list && tokenizer_decode(r->tokenizer, r->ids.items, r->ids.count, skip_special, &r->text))
         return fail(err, "out of memory");
@@ -183,45 +133,29 @@ static int answer(Requests *r, const JsonValue *request, char err[512])
     return 0;
 }
 
-static void answer_line(Requests *r)
-{
-    char err[512];
-    xappend(&r->line, "", 0);
-    JsonValue *request = json_parse(r->line.bytes, r->line.length, err);
-    if (!request || answer(r, request, err) != 0) {
-        r->failed = true;
-        write_name("{\"error\":", err);
-        puts("}");
-    }
-    json_free(request);
-    r->line.length = 0;
-}
-
-static void take_requests(void *context, const void *bytes, size_t n)
-{
-    Requests *r = context;
-    const char *at = bytes, *end = at + n, *newline;
-    for (; (newline = memchr(at, '\n', (size_t)(end - at))); at = newline + 1) {
-        xappend(&r->line, at, (size_t)(newline - at));
-        answer_line(r);
-    }
-    xappend(&r->line, at, (size_t)(end - at));
-    fflush(stdout); /* before more is waited for */
-}
-
 /* Answer requests from standard input. Returns the exit code. */
 static int answer_lines(Tokenizer *t)
 {
     Requests r = {.tokenizer = t};
-    if (input_read(STDIN_FILENO, take_requests, &r) != 0)
-        die(EXIT_FAILED, "standard input: %s", strerror(errno));
-    if (r.line.length)
-        answer_line(&r);
+    Lines lines = {0};
+    const char *line;
+    char err[512];
+    size_t length;
+    bool failed = false;
+    while (lines_take(&lines, true, &line, &length) == LINE_TAKEN) {
+        JsonValue *request = json_parse(line, length, err);
+        if (!request || answer(&r, request, err) != 0) {
+            failed = true;
+            write_name("{\"error\":", err);
+            puts("}");
+        }
+        json_free(request);
+    }
     tell_unknown(r.unknown);
     id_list_free(&r.ids);
     text_free(&r.text);
-    text_free(&r.line);
-    return r.failed ? EXIT_FAILED : EXIT_OK;
+    text_free(&lines.text);
+    return failed ? EXIT_FAILED : EXIT_OK;
 }
 
 int cmd_tokenize(int argc, char **argv)
