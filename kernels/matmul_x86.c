@@ -13,18 +13,37 @@
 #define INLINE512 AVX512 __attribute__((always_inline)) static inline
 #define INLINE256 AVX2 __attribute__((always_inline)) static inline
 
-/* Weights that come from memory are prefetched. A single vector meets the rows one by one, since memory is fastest when
- * it is read in one stream: then what lies this many bytes ahead; else the next rows while these are multiplied. */
-#define BYTES_AHEAD 8192
+/* Weights that come from memory are prefetched. Memory is fastest when it is read in one stream, so it is asked for in
+ * the order in which it lies, this far ahead; into the second-level cache, since the first one is full of inputs. */
+#define BYTES_AHEAD 16384
 
-/* How many of the vectors that are left make the next register tile: 6, 4, 2 or 1. */
+/* While `rows` rows from w on are multiplied, at byte `at` of each: prefetch `step` bytes for each of them. Rows that
+ * are cut into slices do not lie one behind the other: then the next rows, while the inputs are in short slices, too. */
+static inline __attribute__((always_inline)) void prefetch_rows(const Dots *d, const unsigned char *w, size_t rows,
+                                                                size_t at, size_t bytes, size_t step)
+{
+    bool whole = d->cols * bytes == d->row_bytes;
+    for (size_t i = 0; i < rows; i++)
+        if (whole)
+            __builtin_prefetch(w + rows * at + i * step + BYTES_AHEAD, 0, 2);
+        else
+            __builtin_prefetch(w + at + (rows + i) * d->row_bytes, 0, 3);
+}
+
+/* The same for a group of quantized rows. The integers of one or two vectors leave room in the first-level cache. */
+static inline __attribute__((always_inline)) void prefetch_group(const unsigned char *w, size_t bytes, size_t n)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        if (n <= 2)
+            __builtin_prefetch(w + i + BYTES_AHEAD / 2, 0, 3);
+        else
+            __builtin_prefetch(w + i + BYTES_AHEAD, 0, 2);
+}
+
+/* How many of the vectors that are left make the next register tile, of at most 6. */
 static inline size_t next_vectors(size_t left)
 {
-    if (left == 7 || left == 8)
-        return 4;
-    if (left >= 6)
-        return 6;
-    return left >= 4 ? 4 : MIN(left, 2);
+    return left == 7 || left == 8 ? 4 : MIN(left, 6);
 }
 
 static inline int32_t load_i32(const int8_t *p)
@@ -137,10 +156,9 @@ INLINE512 void tile512(const Dots *d, WeightType type, size_t rows, size_t n, bo
         for (size_t j = 0; j < n; j++)
             acc[i][j] = d->first ? _mm512_setzero_ps() : _mm512_loadu_ps(sums + j * stride + i * SUMS);
     }
-    size_t ahead = rows == 1 ? BYTES_AHEAD : rows * d->row_bytes;
     for (; k + step <= d->cols; k += step) {
-        for (size_t i = 0; i < rows && fetch; i++)
-            _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
+        if (fetch)
+            prefetch_rows(d, w[0], rows, k * bytes, bytes, 64);
         for (size_t part = 0; part < vectors; part++) {
             __m512 v[4];
             for (size_t i = 0; i < rows; i++) /* a single input waits for loads: short ones cross fewer cache lines */
@@ -187,15 +205,17 @@ INLINE512 void dots512(const Dots *d, WeightType type)
             n = next_vectors(d->n - t);
             for (size_t r = base; r < base + rows_end; r += 4)
                 if (n == 1)
-                    tile512(d, type, 4, 1, true, r, t);
+                    tile512(d, type, 4, 1, t == 0, r, t);
                 else if (n == 2)
-                    tile512(d, type, 4, 2, true, r, t);
+                    tile512(d, type, 4, 2, t == 0, r, t);
+                else if (n == 3)
+                    tile512(d, type, 4, 3, t == 0, r, t);
                 else if (n == 4)
-                    tile512(d, type, 4, 4, true, r, t);
-                else if (t == 0)
-                    tile512(d, type, 4, 6, true, r, t);
+                    tile512(d, type, 4, 4, t == 0, r, t);
+                else if (n == 5)
+                    tile512(d, type, 4, 5, t == 0, r, t);
                 else
-                    tile512(d, type, 4, 6, false, r, t);
+                    tile512(d, type, 4, 6, t == 0, r, t);
         }
 }
 
@@ -269,8 +289,8 @@ INLINE512 void quant_tile512(const QuantDots *d, WeightType type, size_t blocks,
             for (size_t i = 0; i < blocks; i++)
                 sum[i][j] =
                     _mm512_slli_epi32(_mm512_set1_epi32(d->minus_sum[(t + j) * groups + g]), type == WEIGHT_Q8 ? 7 : 3);
-        for (size_t i = 0; i < weights_bytes(type) + 64 && fetch; i += 64)
-            _mm_prefetch(w + i + BYTES_AHEAD, _MM_HINT_T0);
+        if (fetch)
+            prefetch_group(w, weights_bytes(type) + 64, n);
 #pragma GCC unroll 8
         for (size_t v = 0; v < GROUP / 4; v++) {
             __m512i four[2];
@@ -305,13 +325,17 @@ INLINE512 void quant512(const QuantDots *d, WeightType type)
             n = next_vectors(d->n - t);
             for (size_t b = base; b < base + blocks_end; b++) {
                 if (n == 1)
-                    quant_tile512(d, type, 1, 1, true, b, t);
+                    quant_tile512(d, type, 1, 1, t == 0, b, t);
                 else if (n == 2)
-                    quant_tile512(d, type, 1, 2, true, b, t);
+                    quant_tile512(d, type, 1, 2, t == 0, b, t);
+                else if (n == 3)
+                    quant_tile512(d, type, 1, 3, t == 0, b, t);
                 else if (n == 4)
-                    quant_tile512(d, type, 1, 4, true, b, t);
+                    quant_tile512(d, type, 1, 4, t == 0, b, t);
+                else if (n == 5)
+                    quant_tile512(d, type, 1, 5, t == 0, b, t);
                 else if (few || b + 1 == d->blocks)
-                    quant_tile512(d, type, 1, 6, true, b, t);
+                    quant_tile512(d, type, 1, 6, t == 0, b, t);
                 else
                     quant_tile512(d, type, 2, 6, false, b++, t);
             }
@@ -362,10 +386,10 @@ INLINE256 void run256(const Dots *d, WeightType type, size_t rows, size_t n, siz
                       const unsigned char *const w[4], const float *x, __m256 (*acc)[3])
 {
     const size_t bytes = type == WEIGHT_F32 ? 4 : 2;
-    size_t k = 0, ahead = rows == 1 ? BYTES_AHEAD : rows * d->row_bytes;
+    size_t k = 0;
     for (; k + SUMS <= d->cols; k += SUMS) {
-        for (size_t i = 0; i < rows && fetch && h == 0; i++)
-            _mm_prefetch(w[i] + k * bytes + ahead, _MM_HINT_T0);
+        if (fetch && h == 0)
+            prefetch_rows(d, w[0], rows, k * bytes, bytes, SUMS * bytes);
         for (size_t g = 0; g < halves; g++) {
             __m256 u[3];
             for (size_t j = 0; j < n; j++)
@@ -451,9 +475,9 @@ INLINE256 void dots256(const Dots *d, WeightType type)
         for (size_t t = 0; t < d->n; t += 3)
             for (size_t r = base; r < base + rows_end; r += 4) {
                 if (d->n - t == 1)
-                    tile256(d, type, 4, 1, true, r, t);
+                    tile256(d, type, 4, 1, t == 0, r, t);
                 else if (d->n - t == 2)
-                    tile256(d, type, 4, 2, true, r, t);
+                    tile256(d, type, 4, 2, t == 0, r, t);
                 else
                     tile256(d, type, 4, 3, t == 0, r, t);
             }
@@ -511,8 +535,8 @@ INLINE256 void quant_tile256(const QuantDots *d, WeightType type, size_t halves,
                             *scales = block + scales_at(type, g) + BLOCK_ROWS * h;
         const int8_t *q = d->q + (t * groups + g) * GROUP;
         __m256i lower[2][4], upper[2][4];
-        for (size_t i = 0; i < weights_bytes(type) + 64 && fetch; i += 64)
-            _mm_prefetch(w + i + BYTES_AHEAD, _MM_HINT_T0);
+        if (fetch)
+            prefetch_group(w, weights_bytes(type) + 64, n);
         for (size_t i = 0; i < halves; i++)
             for (size_t j = 0; j < n; j++)
                 lower[i][j] = upper[i][j] = _mm256_setzero_si256();
@@ -559,9 +583,9 @@ INLINE256 void quant256(const QuantDots *d, WeightType type)
             n = d->n - t >= 4 ? 4 : MIN(d->n - t, 2);
             for (size_t h = base; h < base + halves_end; h++)
                 if (n == 1)
-                    quant_tile256(d, type, 1, 1, true, h / 2, h % 2, t);
+                    quant_tile256(d, type, 1, 1, t == 0, h / 2, h % 2, t);
                 else if (n == 2)
-                    quant_tile256(d, type, 1, 2, true, h / 2, h % 2, t);
+                    quant_tile256(d, type, 1, 2, t == 0, h / 2, h % 2, t);
                 else
                     quant_tile256(d, type, 1, 4, t == 0, h / 2, h % 2, t);
         }
