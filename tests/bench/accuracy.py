@@ -14,9 +14,10 @@ For each position the logits of f32 give the distribution p, those of the other 
     perplexity  exp of the mean of -log q(next id)
     same top    share of positions whose likeliest token is the same
 
-llama.cpp keeps keys and values as FP16 and rounds activations to BF16 or 8 bits as its users have it; its F32 row
-shows what that alone makes.  Needs: pip install llama-cpp-python gguf numpy.  Exit status 1 if q4 has a larger KL than
-its peer, or q8 one larger by a twentieth: those two round alike and differ by chance.
+q8 and q4 keep keys and values as FP16 unless --kv says otherwise.  llama.cpp does so always, and rounds activations to
+BF16 or 8 bits as its users have it; its F32 row shows what that alone makes.  Needs: pip install llama-cpp-python gguf
+numpy.  Exit status 1 if q4 has a larger KL than its peer, or q8 one larger by a twentieth: those two round alike and
+differ by chance.
 """
 import argparse
 import json
@@ -87,8 +88,8 @@ def read_ids(a):
 def run_logits(a, texts, out, *options):
     with open(out, "wb") as all_:
         for ids in texts:
-            subprocess.run([a.run, "logits", "-q", "-m", a.model, "--all", "--out", out + ".one", "--ids",
-                            ",".join(map(str, ids)), *options], check=True)
+            subprocess.run([a.run, "logits", "-q", "-m", a.model, "--all", "--force", "--out", out + ".one",
+                            "--ids", ",".join(map(str, ids)), *options], check=True)
             with open(out + ".one", "rb") as one:
                 all_.write(one.read())
     os.remove(out + ".one")
@@ -121,7 +122,8 @@ def compare(texts, reference, other):
 def main():
     a = arguments()
     texts = read_ids(a)
-    ways = [("run", name, ["-w", *name.split()]) for name in ("f32", "bf16", "bf16 --fast", "q8", "q4")]
+    ways = [("run", name, ["-w", *name.split()]) for name in
+            ("f32", "bf16", "bf16 --fast", "f32 --kv f16", "q8 --kv f32", "q8", "q4 --kv f32", "q4")]
     ways += [("llama.cpp", name, kind) for kind, name in peer.TYPES.items()]
     mean = {}
     print(f"{os.path.basename(os.path.abspath(a.model))}: {sum(map(len, texts))} ids in {len(texts)} texts; "
