@@ -426,6 +426,9 @@ static int parse_value(Parser *p, JsonValue *v, int depth)
         return parse_literal(p, v, JSON_TRUE, "true");
     case 'f':
         return parse_literal(p, v, JSON_FALSE, "false");
+    case 'N':
+    case 'I':
+        return fail_expected(p, p->at, "a value; Python's NaN and Infinity are none: write null or a number");
     }
     return fail_expected(p, p->at, "a value");
 }
@@ -438,7 +441,9 @@ JsonValue *json_parse(const char *text, size_t length, char err[512])
         reject(&p, text, "out of memory");
         return NULL;
     }
-    if (parse_value(&p, &d->root, 0) == 0) {
+    if (length >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
+        reject(&p, text, "found a byte order mark, expected UTF-8 without one: save the file that way");
+    else if (parse_value(&p, &d->root, 0) == 0) {
         skip_space(&p);
         if (p.at == p.end)
             return &d->root;

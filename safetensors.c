@@ -462,6 +462,19 @@ int safetensors_find(SafetensorsFile *st, const char *name, SafetensorsTensor *t
     return safetensors_find_n(st, name, strlen(name), tensor);
 }
 
+int safetensors_find_weight(SafetensorsFile *st, const char *name, SafetensorsTensor *tensor)
+{
+    char longer[256];
+    bool in_model = strncmp(name, "model.", 6) == 0;
+    snprintf(longer, sizeof longer, "model.%s", name);
+    if (safetensors_find(st, name, tensor) == 0 || safetensors_find(st, longer, tensor) == 0 ||
+        (in_model && safetensors_find(st, name + 6, tensor) == 0))
+        return 0;
+    if (st->head_is_embedding && strcmp(name, "model.embed_tokens.weight") == 0)
+        return safetensors_find_weight(st, "lm_head.weight", tensor);
+    return safetensors_find(st, name, tensor); /* for its sentence */
+}
+
 const unsigned char *safetensors_data(const SafetensorsTensor *tensor)
 {
     return tensor->file->data + tensor->offset;
@@ -561,7 +574,7 @@ static void report_progress(const SafetensorsFile *st, const SafetensorsTensor *
 float *safetensors_load_float(SafetensorsFile *st, const char *name)
 {
     SafetensorsTensor t;
-    if (safetensors_find(st, name, &t) != 0)
+    if (safetensors_find_weight(st, name, &t) != 0)
         return NULL;
     float *out = memory_large((size_t)t.elements, sizeof *out);
     if (!out) {
@@ -582,7 +595,7 @@ float *safetensors_load_float(SafetensorsFile *st, const char *name)
 
 static int find_sized(SafetensorsFile *st, const char *name, size_t elements, SafetensorsTensor *t)
 {
-    if (safetensors_find(st, name, t) != 0)
+    if (safetensors_find_weight(st, name, t) != 0)
         return -1;
     if (t->elements != elements)
         return fail_file(st, t, "has %" PRIu64 " numbers, but config.json asks for %zu", t->elements, elements);
@@ -619,7 +632,8 @@ static int load_layered(SafetensorsFile *st, float *dst, const char *suffix, int
  * model.norm.weight                                norm                         [dim]
  * lm_head.weight                                   lm_head                      [vocab][dim]
  *
- * With tie_word_embeddings the head is the embedding, even if there is an lm_head.weight. */
+ * With tie_word_embeddings the head is the embedding, even if there is an lm_head.weight. Some files have the same
+ * tensors under other names: see safetensors_find_weight(). */
 int safetensors_load_weights(SafetensorsFile *st, const Config *cfg, TransformerWeights *w)
 {
     size_t dim = cfg->dim, q_dim = cfg->q_dim, kv_dim = cfg->kv_dim, hidden = cfg->hidden_dim, vocab = cfg->vocab_size;

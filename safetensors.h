@@ -87,6 +87,7 @@ struct SafetensorsFile {
     SafetensorsFile *shards; /* sharded checkpoint: its files, opened by checkpoint/; this struct then has no data */
     size_t n_shards;
 
+    bool head_is_embedding;          /* tied: lm_head.weight may stand for the embedding; checkpoint/ sets it */
     int fd;                          /* of the open file, for reading without mapping; -1 when closed */
     int64_t modified;                /* time of the last change when it was opened; checkpoint/ sets it */
     bool read_into_memory;           /* --no-mmap: set before opening */
@@ -112,10 +113,13 @@ int safetensors_join_shards(SafetensorsFile *st);
  * safetensors_find_n() is for names that may hold NUL. */
 int safetensors_find(SafetensorsFile *st, const char *name, SafetensorsTensor *tensor);
 int safetensors_find_n(SafetensorsFile *st, const char *name, size_t name_length, SafetensorsTensor *tensor);
+/* Look up a weight of the model, as transformers does: under its name; with one "model." more; without it, as a base
+ * model has it ("layers.0.mlp.up_proj.weight"). If head_is_embedding, the embedding may be under the head's name. */
+int safetensors_find_weight(SafetensorsFile *st, const char *name, SafetensorsTensor *tensor);
 const unsigned char *safetensors_data(const SafetensorsTensor *tensor); /* its first byte, at any alignment */
 
-/* The whole tensor as newly allocated float32, which the caller frees. BF16, F16, F32 and F64 (rounded) can be read;
- * for another dtype st->error names it. The pages of the mapping that were read are given back. */
+/* A weight, found as above, as newly allocated float32, which the caller frees. BF16, F16, F32 and F64 (rounded) can be
+ * read; for another dtype st->error names it. The pages of the mapping that were read are given back. */
 float *safetensors_load_float(SafetensorsFile *st, const char *name);
 
 /* The default mode, f32: fill w (zeroed) with all weights as float32, stacked by layer, and point its views at them.

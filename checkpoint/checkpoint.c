@@ -146,7 +146,7 @@ static int open_map(Checkpoint *c, const JsonValue *map, char err[512])
 static int open_index(Checkpoint *c, char err[512])
 {
     size_t length;
-    char why[512], shown[TEXT_PRINTABLE];
+    char why[512];
     c->st.path = strdup(c->index_path);
     if (!c->st.path)
         return fail(err, "out of memory");
@@ -155,7 +155,7 @@ static int open_index(Checkpoint *c, char err[512])
         return -1;
     JsonValue *root = json_parse(text, length, why);
     int status = root ? open_map(c, json_get(root, "weight_map"), err)
-                      : fail(err, "%s is not valid JSON: %.200s", path_printable(c->index_path, shown), why);
+                      : download_fail(c->index_path, text, length, why, err);
     json_free(root);
     free(text);
     return status;
@@ -263,8 +263,8 @@ int checkpoint_check_unchanged(const Checkpoint *c, char err[512])
 static bool has_other_head(Checkpoint *c)
 {
     SafetensorsTensor head, table;
-    if (safetensors_find(&c->st, "lm_head.weight", &head) != 0 ||
-        safetensors_find(&c->st, "model.embed_tokens.weight", &table) != 0)
+    if (safetensors_find_weight(&c->st, "lm_head.weight", &head) != 0 ||
+        safetensors_find_weight(&c->st, "model.embed_tokens.weight", &table) != 0)
         return false;
     return head.dtype != table.dtype || head.length != table.length ||
            memcmp(safetensors_data(&head), safetensors_data(&table), (size_t)head.length) != 0;
@@ -279,7 +279,7 @@ int checkpoint_read_config(Checkpoint *c, Config *config, char err[512])
     path_printable(path, shown);
     if (file_exists(path))
         text = file_read(path, (size_t)16 << 20, &length, err);
-    else
+    else if (!wrong_file_is_adapter(&c->st, c->directory, err))
         fail(err, "%s is missing, which tells the model's sizes; %s fetches it", shown, download_command());
     free(path);
     int status = text ? config_parse(config, text, length, shown, err) : -1;
@@ -287,6 +287,7 @@ int checkpoint_read_config(Checkpoint *c, Config *config, char err[512])
     c->untied = status == 0 && config->tie_word_embeddings && has_other_head(c);
     if (c->untied)
         config->tie_word_embeddings = false;
+    c->st.head_is_embedding = status == 0 && config->tie_word_embeddings;
     return status;
 }
 

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/download.h"
 #include "json.h"
 #include "kernels/elementary.h"
 
@@ -30,13 +31,27 @@ static const char *name_of(const JsonValue *v, Name out)
     return out;
 }
 
+/* MLX writes "quantization", and the same as "quantization_config", which has no method there. */
+static int check_quantization(const JsonLookup *f)
+{
+    const JsonValue *mlx = json_lookup(f, "quantization"), *config = json_lookup(f, "quantization_config");
+    const JsonValue *method = json_get(config, "quant_method");
+    Name name;
+    if (!mlx && !config)
+        return 0;
+    return fail(f->err,
+                "%s: the weights are quantized (%s), which is not supported: use the original BF16 checkpoint, which "
+                "-w q8 and -w q4 quantize",
+                f->file, method ? name_of(method, name) : mlx ? "MLX" : "quantization_config");
+}
+
 static int check_architecture(const JsonLookup *f)
 {
     const JsonValue *list = json_lookup(f, "architectures"), *type = json_lookup(f, "model_type");
     Name name;
     if (list) {
         const JsonValue *a = list->type == JSON_ARRAY ? list->child : NULL, *first = a ? a : list;
-        while (a && !json_string_is(a, "Qwen2ForCausalLM"))
+        while (a && !json_string_is(a, "Qwen2ForCausalLM") && !json_string_is(a, "Qwen2Model")) /* the base model */
             a = a->next;
         if (!a)
             return fail(f->err, "%s: architecture %s is not supported; this program runs Qwen2ForCausalLM", f->file,
@@ -45,10 +60,8 @@ static int check_architecture(const JsonLookup *f)
         return fail(f->err, "%s: neither \"architectures\" nor \"model_type\" says that this is a Qwen2 model",
                     f->file);
     }
-    static const char *const refused[] = {"quantization_config", "dual_chunk_attention_config"};
-    for (size_t i = 0; i < COUNT_OF(refused); i++)
-        if (json_lookup(f, refused[i]))
-            return fail(f->err, "%s: \"%s\" is not supported: use the original BF16 checkpoint", f->file, refused[i]);
+    if (check_quantization(f) != 0)
+        return -1;
     const JsonValue *act = json_lookup(f, "hidden_act");
     if (act && !json_string_is(act, "silu"))
         return fail(f->err, "%s: \"hidden_act\" is %s; only silu is supported", f->file, name_of(act, name));
@@ -202,12 +215,24 @@ static int parse_rope(const JsonLookup *f, Config *c)
                 name_of(type, name));
 }
 
+/* As in the reference, attention is the usual one, which is the same up to the positions before stretching. */
+static int parse_dual_chunk(const JsonLookup *f, Config *c)
+{
+    const JsonLookup dual = {json_lookup(f, "dual_chunk_attention_config"), f->file, f->err};
+    size_t original = c->max_positions;
+    if (json_lookup_size(&dual, "original_max_position_embeddings", 1, MAX_SIZE, &original) != 0)
+        return -1;
+    c->max_positions = MIN(c->max_positions, original);
+    return 0;
+}
+
 static int parse(const JsonLookup *f, Config *c)
 {
     double eps = 1e-6;
     if (f->object->type != JSON_OBJECT)
         return fail(f->err, "%s: not a JSON object", f->file);
     if (check_architecture(f) || parse_sizes(f, c) || parse_windows(f, c) || parse_rope(f, c) ||
+        parse_dual_chunk(f, c) ||
         json_lookup_number(f, "rms_norm_eps", 0, 1, &eps) ||
         json_lookup_bool(f, "tie_word_embeddings", &c->tie_word_embeddings))
         return -1;
@@ -221,7 +246,7 @@ int config_parse(Config *c, const char *text, size_t length, const char *name, c
     *c = (Config){0};
     JsonValue *root = json_parse(text, length, why);
     if (!root)
-        return fail(err, "%s: %.400s", name, why);
+        return download_fail(name, text, length, why, err);
     int status = parse(&(JsonLookup){root, name, err}, c);
     json_free(root);
     if (status != 0)

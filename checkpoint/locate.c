@@ -113,14 +113,31 @@ static char *find_in_cache(const char *id, char err[512])
     return path;
 }
 
+/* The hub id in the address of a page or file of a hub, such as https://huggingface.co/ORG/NAME/tree/main. */
+static bool address_id(const char *text, char id[200])
+{
+    const char *scheme = strstr(text, "://"), *host = scheme ? scheme + 3 : text, *rest = strchr(host, '/');
+    if (!rest || (!scheme && strncmp(text, "huggingface.co/", 15) != 0))
+        return false;
+    rest += strncmp(rest, "/models/", 8) == 0 ? 8 : 1; /* modelscope.cn/models/ORG/NAME */
+    size_t first = strcspn(rest, "/?#"), second = rest[first] == '/' ? strcspn(rest + first + 1, "/?#") : 0;
+    snprintf(id, 200, "%.*s", (int)MIN(first + 1 + second, 199), rest);
+    return second > 0 && is_hub_id(id);
+}
+
 char *locate_model(const char *model, char err[512])
 {
-    char shown[TEXT_PRINTABLE];
+    char shown[TEXT_PRINTABLE], id[200];
     if (file_exists(model))
         return allocated(strdup(model), err);
     if (errno == ENOENT && is_hub_id(model))
         return find_in_cache(model, err);
-    if (errno == ENOENT)
+    if (errno == ENOENT && address_id(model, id))
+        fail(err,
+             "%s is an address: give %s, which is looked for in the Hugging Face cache, or fetch it with %s %s FOLDER "
+             "and give FOLDER",
+             path_printable(model, shown), id, download_command(), id);
+    else if (errno == ENOENT)
         fail(err, "%s: %s; %s fetches a model", path_printable(model, shown), strerror(ENOENT), download_command());
     else
         fail(err, "%s: %s", path_printable(model, shown), strerror(errno));

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "checkpoint/wrong_file.h"
 #include "kernels/quantize.h"
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
@@ -95,8 +96,8 @@ static int find_item(SafetensorsFile *st, const Config *c, size_t i, Item *item,
     char name[128], here[SHAPE_TEXT], asked[SHAPE_TEXT];
     describe_item(c, i, item, name);
     const SafetensorsTensor *t = &item->tensor;
-    if (safetensors_find(st, name, &item->tensor) != 0)
-        return fail(err, "%s", st->error);
+    if (safetensors_find_weight(st, name, &item->tensor) != 0)
+        return wrong_file_explain_names(st, name, err);
     const uint64_t shape[2] = {item->rows, item->cols};
     size_t rank = item->cols ? 2 : 1;
     if (t->rank == rank && memcmp(t->shape, shape, rank * sizeof *shape) == 0)
@@ -178,19 +179,11 @@ uint64_t weights_copy_bytes(const Config *c, WeightMode mode)
 
 /* ---- what is left over ------------------------------------------------------------------------------------------- */
 
-/* Whether a tensor is a weight of the model; true of what transformers passes over without a word, too. */
-static bool is_used(const SafetensorsTensor *t, const Config *c)
+/* Is this the name of a weight? */
+static bool is_weight(const char *name, const Config *c)
 {
-    static const char layers[] = "model.layers.", ignored[] = "rotary_emb.inv_freq";
-    char name[128], *end;
-    if (t->name_length >= sizeof name)
-        return false;
-    memcpy(name, t->name, t->name_length);
-    name[t->name_length] = '\0';
-    if (strlen(name) != t->name_length)
-        return false;
-    if (strstr(name, ignored))
-        return true;
+    static const char layers[] = "model.layers.";
+    char *end;
     for (size_t i = 0; i < COUNT_OF(outer_rows); i++)
         if (strcmp(name, outer_rows[i].name) == 0)
             return true;
@@ -203,13 +196,33 @@ static bool is_used(const SafetensorsTensor *t, const Config *c)
     return false;
 }
 
-size_t weights_unused(const SafetensorsFile *st, const Config *c, char sentence[512])
+/* Is t the tensor that is found for this weight? */
+static bool stands_for(SafetensorsFile *st, const SafetensorsTensor *t, const char *weight, const Config *c)
+{
+    SafetensorsTensor found;
+    return is_weight(weight, c) && safetensors_find_weight(st, weight, &found) == 0 && found.name == t->name;
+}
+
+/* Whether a tensor is a weight of the model; true of what transformers passes over without a word, too. */
+static bool is_used(SafetensorsFile *st, const SafetensorsTensor *t, const Config *c)
+{
+    char longer[128] = "model.", *name = longer + 6;
+    if (t->name_length >= sizeof longer - 6)
+        return false;
+    memcpy(name, t->name, t->name_length);
+    if (strlen(name) != t->name_length)
+        return false;
+    return strstr(name, "rotary_emb.inv_freq") || stands_for(st, t, name, c) || stands_for(st, t, longer, c) ||
+           (strncmp(name, longer, 6) == 0 && stands_for(st, t, name + 6, c));
+}
+
+size_t weights_unused(SafetensorsFile *st, const Config *c, char sentence[512])
 {
     size_t n = 0, used = 0;
     char names[300] = "", shown[TEXT_PRINTABLE];
     for (size_t i = 0; i < st->n_tensors; i++) {
         const SafetensorsTensor *t = &st->tensors[i];
-        if (is_used(t, c))
+        if (is_used(st, t, c))
             continue;
         if (n++ < 3 && used < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", n > 1 ? ", " : "",

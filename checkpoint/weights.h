@@ -20,7 +20,7 @@ int weights_check(SafetensorsFile *st, const Config *c, char err[512]);
 
 /* Find tensors that the model does not use, but for those that transformers passes over, too. Returns how many, and a
  * sentence that names the first ones. */
-size_t weights_unused(const SafetensorsFile *st, const Config *c, char sentence[512]);
+size_t weights_unused(SafetensorsFile *st, const Config *c, char sentence[512]);
 
 /* Bytes of the copy that a mode makes of a model's weights; MODE_BF16 makes none: 0. UINT64_MAX as above. */
 uint64_t weights_copy_bytes(const Config *c, WeightMode mode);

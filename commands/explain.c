@@ -128,7 +128,8 @@ static void write_step(int layer, const char *step, const SafetensorsTensor *t, 
 static void tell(Explainer *e, int layer, const char *step, const char *tensor, const float *values, size_t n,
                  const float *guess)
 {
-    SafetensorsTensor found, *t = tensor && !safetensors_find(&e->s->checkpoint.st, tensor, &found) ? &found : NULL;
+    SafetensorsFile *st = &e->s->checkpoint.st;
+    SafetensorsTensor found, *t = tensor && !safetensors_find_weight(st, tensor, &found) ? &found : NULL;
     size_t vocab = e->s->model.config.vocab_size, count = MIN(vocab, GUESSES);
     if (guess && rank_logits(guess, vocab, count, e->best) != 0)
         count = 0;

@@ -216,7 +216,10 @@ static void print_model(Checkpoint *c)
                     config.n_layers, config.dim, config.n_heads, config.n_kv_heads, config.head_dim, config.hidden_dim);
         print_field("", "vocabulary %zu, %zu positions, head %s", config.vocab_size, config.max_positions,
                     config.tie_word_embeddings ? "shared with the embedding" : "of its own");
-        model_warn_of_tensors(c, &config);
+        if (weights_check(&c->st, &config, err) != 0)
+            print_problem("weights", err);
+        else
+            model_warn_of_tensors(c, &config);
     } else {
         print_problem("config", err);
     }
@@ -307,7 +310,7 @@ static void write_model(Checkpoint *c, const char *find)
     json_print(stdout, root ? root : &json_null, JSON_COMPACT);
     json_free(root);
     free(text);
-    write_name(",\"config_problem\":", known ? NULL : err);
+    write_name(",\"config_problem\":", known && weights_check(&c->st, &config, err) == 0 ? NULL : err);
     Tokenizer *t = tokenizer_open(c->directory, err);
     if (t)
         printf(",\"tokenizer\":{\"ids\":%zu,\"merges\":%zu}", tokenizer_size(t), tokenizer_merges(t));

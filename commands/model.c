@@ -57,7 +57,7 @@ Tokenizer *model_tokenizer(void)
     return t;
 }
 
-void model_warn_of_tensors(const Checkpoint *c, const Config *config)
+void model_warn_of_tensors(Checkpoint *c, const Config *config)
 {
     char sentence[512];
     if (weights_unused(&c->st, config, sentence))

@@ -15,7 +15,7 @@ void model_open(Checkpoint *c, const char *model);
 Tokenizer *model_tokenizer(void); /* of -m, without weights */
 
 /* Warn of tensors that the model does not use, and of a head that config.json does not expect. */
-void model_warn_of_tensors(const Checkpoint *c, const Config *config);
+void model_warn_of_tensors(Checkpoint *c, const Config *config);
 /* Die if a file has another size than when it was opened: what was read from it is wrong then. */
 void model_check_sizes(const Checkpoint *c);
 /* out_open(), unless path means a file of the model itself. --force: replace a file that exists. */

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "base/download.h"
 #include "json.h"
 
 static int lookup_float(const JsonLookup *f, const char *key, float *out)
@@ -48,7 +49,7 @@ int generation_config_parse(GenerationConfig *c, const char *text, size_t length
         return 0;
     JsonValue *root = json_parse(text, length, why);
     if (!root)
-        return fail(err, "%.200s: %.300s", name, why);
+        return download_fail(name, text, length, why, err);
     int status = parse(&(JsonLookup){root, name, err}, c);
     json_free(root);
     return status;

@@ -308,13 +308,13 @@ static void test_bad_indexes(void)
     put_index("bad", "{\"a\":null}");
     refuses(at("bad"), "weight_map must give every tensor the name of a file");
     put_index("bad", "{\"a\":\"x\",}");
-    refuses(at("bad"), "model.safetensors.index.json is not valid JSON: byte ");
+    refuses(at("bad"), "model.safetensors.index.json: byte ");
     put_text(at("bad/model.safetensors.index.json"), "[]");
     refuses(at("bad"), "is not an index of shards");
     put_text(at("bad/model.safetensors.index.json"), "");
-    refuses(at("bad"), "is not valid JSON");
+    refuses(at("bad"), "is empty; ./download.sh");
     put_text(at("bad/model.safetensors.index.json"), "Entry not found");
-    refuses(at("bad"), "is not valid JSON");
+    refuses(at("bad"), "is \"Entry not found\"");
     put_text(at("bad/config.json"), "{\"hidden_size\":4}");
     refuses(at("bad/config.json"), "config.json is not an index of shards");
     char map[12000] = "{";

@@ -40,8 +40,10 @@ static const struct {
     {",\"architectures\":[\"LlamaForCausalLM\"]", "LlamaForCausalLM is not supported"},
     {",\"architectures\":[7]", "is not supported"},
     {",\"architectures\":null", "neither \"architectures\" nor \"model_type\""},
-    {",\"quantization_config\":{\"quant_method\":\"gptq\"}", "\"quantization_config\" is not supported"},
-    {",\"dual_chunk_attention_config\":{}", "\"dual_chunk_attention_config\" is not supported"},
+    {",\"quantization_config\":{\"quant_method\":\"gptq\"}", "the weights are quantized (gptq)"},
+    {",\"quantization_config\":[]", "the weights are quantized (quantization_config)"},
+    {",\"quantization\":{\"bits\":4}", "the weights are quantized (MLX)"},
+    {",\"dual_chunk_attention_config\":{\"original_max_position_embeddings\":\"x\"}", "must be a whole number"},
     {",\"hidden_act\":\"gelu\"", "hidden_act"},
     {",\"hidden_size\":null", "\"hidden_size\" is missing"},
     {",\"hidden_size\":0", "from 1 to 2147483647"},
@@ -108,6 +110,14 @@ static void test_config(void)
     check(parse(&c, ",\"use_sliding_window\":true,\"sliding_window\":null,\"num_key_value_heads\":null", err) == 0,
           "%s", err);
     check(c.sliding_window == 0 && c.n_kv_heads == 4, "null window, null kv heads");
+    config_free(&c);
+
+    check(parse(&c,
+                ",\"max_position_embeddings\":1010000,\"dual_chunk_attention_config\":{\"chunk_size\":262144,"
+                "\"local_size\":8192,\"original_max_position_embeddings\":262144}",
+                err) == 0 && c.max_positions == 262144, "%s", err);
+    config_free(&c);
+    check(parse(&c, ",\"architectures\":[\"Qwen2Model\"]", err) == 0, "%s", err);
     config_free(&c);
 
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {

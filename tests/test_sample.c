@@ -68,7 +68,7 @@ static void test_options(void)
     static const struct {
         const char *text, *want;
     } bad[] = {
-        {"", "g.json: byte 0: found the end of the text, expected a value"},
+        {"", "g.json is empty; ./download.sh"},
         {"[]", "g.json: must be a JSON object"},
         {"{\"do_sample\":1}", "g.json: \"do_sample\" must be true or false"},
         {"{\"temperature\":\"hot\"}", "g.json: \"temperature\" must be a number"},
