@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -63,6 +64,10 @@ static int open_text(Reading *r)
     if (S_ISFIFO(info.st_mode)) {
         char first[4096];
         ssize_t n = read(fd, first, sizeof first);
+        for (int tries = 0; n == 0 && tries < 50; tries++) { /* who writes may have been started together with us */
+            poll(NULL, 0, 10);
+            n = read(fd, first, sizeof first);
+        }
         if (n == 0)
             die(EXIT_FAILED, "%s: is an empty pipe: nothing writes to it", r->path);
         if (n > 0)
