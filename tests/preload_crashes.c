@@ -11,6 +11,7 @@
  *     short   a write writes half of its bytes
  * fsync() only notes what would be safe, so that tests need not wait for a disk.
  */
+#define _FILE_OFFSET_BITS 32 /* or open() is compiled as open64(), and both are defined here */
 #include "base/base.h"
 
 #include <dlfcn.h>

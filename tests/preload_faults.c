@@ -14,6 +14,7 @@
  * For cut and swap, clock_gettime and mmap count as well: they are moments between the calls that read. The number of
  * calls is written into the file FAULT_COUNT at the end.
  */
+#define _FILE_OFFSET_BITS 32 /* or open() is compiled as open64(), and both are defined here */
 #include "base/base.h"
 
 #include <dlfcn.h>

@@ -577,8 +577,13 @@ int main(void)
     char absolute[4096];
     const char *run_path = getenv("RUN");
     program = realpath(run_path && *run_path ? run_path : "./run", absolute);
-    if (!program || !mkdtemp(folder) || !build_library()) {
-        skip(program ? "crash tests: no library can be built here" : "crash tests: there is no ./run");
+    bool compiler = system("cc --version >/dev/null 2>&1") == 0;
+    if (!program || !compiler || !mkdtemp(folder)) {
+        skip(program ? "crash tests: there is no cc to build a library" : "crash tests: there is no ./run");
+        return report("crash");
+    }
+    if (!build_library()) {
+        check(!compiler, "the library does not build");
         remove_all(folder);
         return report("crash");
     }

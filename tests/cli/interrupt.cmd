@@ -42,4 +42,12 @@ kill -INT $pid
 wait $pid
 echo "exit $?"
 ls all* 2>/dev/null
-exit 0
+# requests that run end with what they have, one that waits for its turn is not begun
+for i in 1 2 3; do echo '{"prompt":"Once upon a time","ignore_eos":true,"greedy":true}'; done >requests
+run generate -m slow --jsonl --parallel 2 -q <requests >out &
+pid=$!
+sleep 2
+kill -INT $pid
+wait $pid
+echo "exit $?"
+sed 's/.*"text":"\(, there was\).*\("finish_reason":"[a-z]*"\).*/\1 \2/' out
