@@ -583,7 +583,7 @@ int main(void)
         return report("crash");
     }
     if (!build_library()) {
-        check(!compiler, "the library does not build");
+        check(false, "the library does not build");
         remove_all(folder);
         return report("crash");
     }
