@@ -228,17 +228,32 @@ static int generate_part(Chat *c, Reply *r, const IdList *ids)
 
 typedef enum { FITS, FULL, TROUBLE } Fit; /* FULL: the answer cannot go on; TROUBLE: c->err says why */
 
-/* Get the ids to go on from. If they fill the context, leave out the oldest exchanges until a quarter of it is free, or
- * only the question is left. */
+/* Leave out the oldest exchanges until at most `most` ids are left, or only the question. It is known that all are more.
+ * How many can stay is searched from the end: what is encoded depends on what fits, not on how much was said. */
+static int drop_oldest(Chat *c, const Reply *r, size_t most, IdList *ids)
+{
+    size_t question = c->count - 1, fit = 0, too_many = (question - c->first) / 2;
+    while (fit + 1 < too_many) {
+        size_t n = fit ? MIN(2 * fit, (fit + too_many) / 2) : 1;
+        c->first = question - 2 * n;
+        if (conversation_ids(c, &r->ids, ids) != 0)
+            return -1;
+        if (ids->count <= most)
+            fit = n;
+        else
+            too_many = n;
+    }
+    c->first = question - 2 * fit;
+    return conversation_ids(c, &r->ids, ids);
+}
+
+/* Get the ids to go on from. If they fill the context, leave out exchanges until a quarter of it is free. */
 static Fit fit(Chat *c, const Reply *r, IdList *ids)
 {
-    size_t ctx = c->session.state.cache.ctx, before = c->first, most = ctx - 1;
-    for (;; c->first += 2, most = ctx - ctx / 4) {
-        if (conversation_ids(c, &r->ids, ids) != 0)
-            return TROUBLE;
-        if (ids->count <= most || c->first + 1 >= c->count)
-            break;
-    }
+    size_t ctx = c->session.state.cache.ctx, before = c->first;
+    if (conversation_ids(c, &r->ids, ids) != 0 ||
+        (ids->count >= ctx && c->first + 1 < c->count && drop_oldest(c, r, ctx - ctx / 4, ids) != 0))
+        return TROUBLE;
     if (ids->count < ctx && c->first == before)
         return FITS;
     if (ids->count >= ctx && !r->ids.count) {

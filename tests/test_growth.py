@@ -381,6 +381,22 @@ def kind_long_prompt(n):
     return ["generate", "-m", DEMO, "-n", "1", "-q", "-f", "text"], b"", 1
 
 
+def kind_conversation(n):
+    write("talk", {"messages": [{"role": role, "content": "x" * 100} for _ in range(n // 10) for role in ("user", "assistant")]})
+    return ["chat", "-m", DEMO, "--greedy", "-n", "3", "-q"], b"/load talk\nhi\n", 0
+
+
+def kind_requests_to_generate(n):
+    line = b'{"prompt":"Once upon a time there was a little girl who lived in a house","max_tokens":1}\n'
+    return ["generate", "-m", DEMO, "--jsonl", "-q"], line * (n // 50), 0
+
+
+def kind_requests_that_wait(n):
+    line = json.dumps({"ids": [7] * (n // 100), "max_tokens": 1}).encode() + b"\n"
+    demo(max_position_embeddings=4096)
+    return ["generate", "-m", ".", "--jsonl", "-q"], line * 40, 0
+
+
 # ---- measuring ----------------------------------------------------------------------------------------------------------
 
 def limit():
