@@ -11,6 +11,7 @@
 #include "commands/model.h"
 #include "commands/options.h"
 #include "commands/output.h"
+#include "commands/requests.h"
 #include "commands/sampling.h"
 #include "commands/terminal.h"
 #include "generate/generate.h"
@@ -26,6 +27,7 @@ typedef struct {
     Sampler sampler;
     size_t max_tokens;   /* of an answer */
     double max_seconds;  /* of an answer; 0: no limit */
+    TextList stops;      /* texts that end an answer */
     size_t block;        /* most tokens of a block of the prompt: --block */
     Text system;         /* bytes is NULL if there is no system turn */
     Text *turns;         /* question, answer, question, ... */
@@ -33,6 +35,7 @@ typedef struct {
     IdList cached;       /* what the cache holds */
     Text argument;       /* of the /command that runs */
     bool terminal;       /* standard input is a terminal */
+    bool jsonl;          /* questions and answers are JSON, one a line */
     bool failed;         /* something went wrong */
     bool ended;          /* /exit was given */
     char err[512];
@@ -41,8 +44,13 @@ typedef struct {
 /* Say what went wrong and go on. */
 static void complain(Chat *c)
 {
-    warn("%s", c->err);
     c->failed = true;
+    if (!c->jsonl) {
+        warn("%s", c->err);
+        return;
+    }
+    write_name("{\"error\":", c->err);
+    puts("}");
 }
 
 static void set_text(Text *text, const char *bytes, size_t length)
@@ -127,7 +135,9 @@ typedef struct {
     Generated part; /* the current one */
     size_t taken;   /* how many ids of it are in ids */
     IdList ids;     /* of all parts */
-    Text bytes;     /* their text */
+    Text bytes;     /* their text, up to a stop text */
+    Stops stops;
+    bool stopped;   /* at a stop text */
     size_t shown;   /* how many of these bytes were shown */
     bool ends_line; /* what was shown ends with a line end */
     size_t prompt;  /* ids of the last prompt */
@@ -144,8 +154,14 @@ static void take_ids(Reply *r)
         bool is_text = !tokenizer_is_special(t, id) && !sampling_is_end(&r->chat->how, id);
         size_t length = 0;
         const char *piece = is_text ? tokenizer_piece(t, id, &length) : "";
+        size_t before = r->bytes.length, stop = SIZE_MAX;
         xappend_id(&r->ids, id);
+        if (r->stopped)
+            continue;
         xappend(&r->bytes, piece, length);
+        stop = stops_read(&r->stops, piece, length, before);
+        r->stopped = stop != SIZE_MAX;
+        r->bytes.length = MIN(r->bytes.length, stop);
     }
 }
 
@@ -153,7 +169,7 @@ static void take_ids(Reply *r)
 static int show(Reply *r, size_t n)
 {
     Text text = {0};
-    if (!n)
+    if (!n || r->chat->jsonl)
         return 0;
     set_text(&text, r->bytes.bytes + r->shown, n);
     print_text(stdout, text.bytes, text.length);
@@ -163,13 +179,15 @@ static int show(Reply *r, size_t n)
     return fflush(stdout) ? -1 : 0;
 }
 
-/* The text is put together from the ids, since a character may begin in one part and end in the next. */
+/* The text is put together from the ids, since a character or a stop text may begin in one part and end in the next. */
 static int show_text(void *context, const char *bytes, size_t length)
 {
     Reply *r = context;
     (void)bytes, (void)length;
     take_ids(r);
-    return show(r, text_complete_prefix(r->bytes.bytes + r->shown, r->bytes.length - r->shown));
+    size_t certain = r->bytes.length - (r->stopped ? 0 : stops_begun(&r->stops));
+    int status = show(r, text_complete_prefix(r->bytes.bytes + r->shown, certain - r->shown));
+    return r->stopped ? 1 : status;
 }
 
 enum { FIRST_BLOCK = 128 };
@@ -284,6 +302,13 @@ static void print_short_statistics(const Chat *c, const Reply *r)
                rate, r->prompt, r->read, c->session.state.cache.pos, c->session.state.cache.ctx, seed);
 }
 
+static void write_reply(const Chat *c, const Reply *r)
+{
+    write_string("{\"text\":", r->bytes.bytes, r->bytes.length);
+    printf(",\"finish_reason\":\"%s\",\"stats\":{\"seed\":%" PRIu64 ",\"prompt_tokens\":%zu,\"tokens\":%zu}}\n",
+           finish_reason_name(r->stopped ? FINISH_STOP : r->part.reason), c->how.sampling.seed, r->prompt, r->ids.count);
+}
+
 /* Answer the last turn, which is a question, by a new turn. False if no answer came. */
 static bool answer(Chat *c)
 {
@@ -291,6 +316,7 @@ static bool answer(Chat *c)
     IdList ids = {0};
     size_t first = c->first;
     Fit found;
+    die_if(stops_begin(&r.stops, c->stops.items, c->stops.count), "out of memory for the stop texts");
     c->sampler.options.seed = c->how.sampling.seed;
     sampler_reset(&c->sampler);
     do {
@@ -298,9 +324,11 @@ static bool answer(Chat *c)
         if (found == FITS && generate_part(c, &r, &ids) != 0)
             found = TROUBLE;
     } while (found == FITS && r.part.reason == FINISH_CONTEXT);
-    bool answered = found != TROUBLE && (r.bytes.length || r.part.reason != FINISH_INTERRUPTED);
+    bool answered = found != TROUBLE && (r.bytes.length || r.stopped || r.part.reason != FINISH_INTERRUPTED);
     show(&r, r.bytes.length - r.shown);
-    if (!r.ends_line || (answered && !r.shown))
+    if (c->jsonl && answered)
+        write_reply(c, &r);
+    else if (!c->jsonl && (!r.ends_line || (answered && !r.shown)))
         putchar('\n');
     else if (interrupted && c->terminal)
         fputc('\n', stderr); /* after the ^C */
@@ -318,6 +346,7 @@ static bool answer(Chat *c)
     generated_free(&r.part);
     id_list_free(&r.ids);
     id_list_free(&ids);
+    stops_free(&r.stops);
     text_free(&r.bytes);
     return answered;
 }
@@ -462,33 +491,33 @@ static int do_retry(Chat *c)
     return 0;
 }
 
-/* How many ids the first n messages make. */
-static size_t count_ids(const Chat *c, const Message *messages, size_t n)
+/* How many ids a message makes. */
+static size_t count_ids(const Chat *c, const Message *message)
 {
     IdList ids = {0};
     char err[512];
-    die_if(tokenizer_chat_ids(c->session.tokenizer, messages, n, false, false, &ids, err), err);
-    n = ids.count;
+    die_if(tokenizer_chat_ids(c->session.tokenizer, message, 1, false, false, &ids, err), err);
+    size_t n = ids.count;
     id_list_free(&ids);
     return n;
 }
 
 static int do_tokens(Chat *c)
 {
-    size_t n, i = 0, before = 0;
+    size_t n, i = 0, sum = 0;
     Message *list = list_messages(c, &n);
     if (c->system.bytes) {
-        before = count_ids(c, list, ++i);
-        fprintf(stderr, "system   %7zu\n", before);
+        sum = count_ids(c, &list[i++]);
+        fprintf(stderr, "system   %7zu\n", sum);
     }
     if (c->first)
         fprintf(stderr, "1..%-6zu      -   no longer seen by the model\n", c->first / 2);
     for (size_t turn = c->first / 2 + 1; i < n; i += 2, turn++) {
-        size_t question = count_ids(c, list, i + 1) - before, both = count_ids(c, list, i + 2) - before;
-        fprintf(stderr, "%-9zu%7zu = %zu + %zu\n", turn, both, question, both - question);
-        before += both;
+        size_t question = count_ids(c, &list[i]), reply = count_ids(c, &list[i + 1]);
+        fprintf(stderr, "%-9zu%7zu = %zu + %zu\n", turn, question + reply, question, reply);
+        sum += question + reply;
     }
-    fprintf(stderr, "context  %7zu of %zu tokens\n", before, c->session.state.cache.ctx);
+    fprintf(stderr, "context  %7zu of %zu tokens\n", sum, c->session.state.cache.ctx);
     free(list);
     return 0;
 }
@@ -599,9 +628,39 @@ static int converse(Chat *c)
     return c->failed && !c->terminal ? EXIT_FAILED : EXIT_OK;
 }
 
+/* Read a question: {"content": TEXT}. */
+static int read_question(const JsonValue *request, const JsonValue **content, char err[512])
+{
+    static const char *const known[] = {"content"};
+    *content = json_get(request, "content");
+    if (request_check_fields(request, known, COUNT_OF(known), err) != 0)
+        return -1;
+    return *content && (*content)->type == JSON_STRING ? 0 : fail(err, "expected an object with the text \"content\"");
+}
+
+/* Answer requests, a line of JSON each. Returns the exit code. */
+static int converse_in_json(Chat *c)
+{
+    Lines lines = {0};
+    const JsonValue *content;
+    const char *line;
+    size_t length;
+    catch_interrupts();
+    while (lines_take(&lines, true, &line, &length) == LINES_TAKEN) {
+        JsonValue *request = json_parse(line, length, c->err);
+        if (!request || read_question(request, &content, c->err) != 0)
+            complain(c);
+        else
+            ask(c, content->text, content->length);
+        json_free(request);
+    }
+    text_free(&lines.text);
+    return interrupted ? EXIT_INTERRUPTED : c->failed ? EXIT_FAILED : EXIT_OK;
+}
+
 int cmd_chat(int argc, char **argv)
 {
-    Chat c = {.max_tokens = SIZE_MAX, .terminal = isatty(STDIN_FILENO)};
+    Chat c = {.max_tokens = SIZE_MAX};
     const char *system = NULL;
     SamplingArguments a = sampling_arguments();
     const Option options[] = {
@@ -609,6 +668,8 @@ int cmd_chat(int argc, char **argv)
         {'n', "max-tokens", "N", OPTION_COUNT, &c.max_tokens, "stop an answer after N tokens"},
         {0, "max-seconds", "S", OPTION_NUMBER, &c.max_seconds, "stop an answer after S seconds (0: no limit)"},
         SAMPLING_OPTIONS(a),
+        {0, "stop", "TEXT", OPTION_LIST, &c.stops, "stop an answer before TEXT; may be given several times"},
+        {0, "jsonl", NULL, OPTION_FLAG, &c.jsonl, "a line is a question, {\"content\":TEXT}, and an answer"},
         {0},
     };
     options_parse(argc, argv, options, NULL,
@@ -618,6 +679,7 @@ int cmd_chat(int argc, char **argv)
                   "\n"
                   "In the chat, /help lists its commands: /system /reset /undo /retry /save ...\n");
     sampling_check(&a);
+    c.terminal = !c.jsonl && isatty(STDIN_FILENO);
     session_open(&c.session, true, 1);
     const char *problem = tokenizer_chat_problem(c.session.tokenizer);
     die_if(problem, problem);
@@ -628,7 +690,7 @@ int cmd_chat(int argc, char **argv)
     c.sampler = sampling_open(&c.session, &c.how.sampling);
     if (c.terminal)
         notice("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves");
-    int code = finish(converse(&c));
+    int code = finish(c.jsonl ? converse_in_json(&c) : converse(&c));
     forget(&c);
     text_free(&c.argument);
     id_list_free(&c.cached);

@@ -38,6 +38,11 @@ static GenerateArguments parse_generate(int argc, char **argv)
                               "run generate --chat \"Why is the sky blue?\" -w bf16 --temperature 0.8 --seed 7\n"
                               "echo '{\"prompt\":\"Once\",\"max_tokens\":20}' | run generate --jsonl\n");
     a.chat = a.chat || a.system;
+    for (size_t i = 0; i < a.stops.count && a.from.escapes; i++) {
+        char *stop = xstrdup(a.stops.items[i]);
+        stop[input_unescape(stop, strlen(stop))] = '\0';
+        a.stops.items[i] = stop;
+    }
     if (a.from.ids && a.chat)
         usage_error("give --ids or --chat, not both");
     sampling_check(&a.sampling);

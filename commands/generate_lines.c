@@ -318,9 +318,9 @@ static bool take_requests(Runner *r, Lines *lines, bool idle)
     const char *line;
     size_t length;
     while ((slot = free_slot(r))) {
-        LineStatus status = lines_take(lines, idle, &line, &length);
-        if (status != LINE_TAKEN)
-            return status == LINE_NOT_YET;
+        LinesStatus status = lines_take(lines, idle, &line, &length);
+        if (status != LINES_TAKEN)
+            return status == LINES_NOT_YET;
         take_request(r, slot, line, length, lines->number);
         idle = idle && slot->state == SLOT_FREE; /* go on waiting after an error */
     }

@@ -31,7 +31,7 @@ static bool something_is_there(void)
     return poll(&input, 1, 0) > 0;
 }
 
-LineStatus lines_take(Lines *l, bool wait, const char **line, size_t *length)
+LinesStatus lines_take(Lines *l, bool wait, const char **line, size_t *length)
 {
     if (l->at > l->text.length / 2) { /* forget the lines that were taken */
         l->text.length -= l->at;
@@ -46,16 +46,16 @@ LineStatus lines_take(Lines *l, bool wait, const char **line, size_t *length)
             *length = end ? (size_t)(end - *line) : l->text.length - l->at;
             l->at += *length + (end ? 1 : 0);
             l->number++;
-            return LINE_TAKEN;
+            return LINES_TAKEN;
         }
         if (l->ended)
-            return LINE_END;
+            return LINES_END;
         searched = l->text.length;
         if (!wait && !something_is_there())
-            return LINE_NOT_YET;
+            return LINES_NOT_YET;
         read_some(l);
     }
-    return LINE_END;
+    return LINES_END;
 }
 
 /* ---- fields ------------------------------------------------------------------------------------------------------ */

@@ -14,11 +14,11 @@ typedef struct {
     bool ended;
 } Lines;
 
-typedef enum { LINE_TAKEN, LINE_NOT_YET, LINE_END } LineStatus;
-/* Take the next line, without its end: *line stays valid until the next call. Without `wait`, LINE_NOT_YET if there is
- * none so far. LINE_END also after Ctrl-C. Flushes stdout before it reads, so that whoever waits for an answer before
+typedef enum { LINES_TAKEN, LINES_NOT_YET, LINES_END } LinesStatus;
+/* Take the next line, without its end: *line stays valid until the next call. Without `wait`, LINES_NOT_YET if there is
+ * none so far. LINES_END also after Ctrl-C. Flushes stdout before it reads, so that whoever waits for an answer before
  * the next request gets it. Dies if the input can't be read. */
-LineStatus lines_take(Lines *l, bool wait, const char **line, size_t *length);
+LinesStatus lines_take(Lines *l, bool wait, const char **line, size_t *length);
 
 /* -1 and a sentence if the request has a field whose name is not among the n known ones: one that is misspelled would
  * change nothing without a word. */

@@ -142,7 +142,7 @@ static int answer_lines(Tokenizer *t)
     char err[512];
     size_t length;
     bool failed = false;
-    while (lines_take(&lines, true, &line, &length) == LINE_TAKEN) {
+    while (lines_take(&lines, true, &line, &length) == LINES_TAKEN) {
         JsonValue *request = json_parse(line, length, err);
         if (!request || answer(&r, request, err) != 0) {
             failed = true;

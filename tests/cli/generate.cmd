@@ -18,3 +18,5 @@ run generate "Once upon a time" --greedy --no-echo --stop zzz --stop Tom --stop 
 echo "-- chat"
 run generate --chat "What is the opposite of big?" -q --greedy
 run generate --system "Answer briefly." "What sound does a cow make?" -q --greedy
+# -e is for stop texts, too
+run generate -m "$DEMO" -q --greedy -e --stop ' g\x69rl' -n 30 "Once upon a time"
