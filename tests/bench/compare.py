@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Speed, start and memory of run beside llama.cpp on one checkpoint.  Prints a Markdown table.
 
-usage: compare.py MODEL [--types f32,bf16,bf16-fast,q8,q4] [--threads 2,1] [--parts prefill,decode,deep,start,memory]
+usage: compare.py MODEL [--types f32,bf16,bf16-fast,q8,q4] [--threads 2,1] [--parts prefill,decode,deep,batch,lookup,start,memory]
 
 Each measurement is a fresh process, the two engines taking turns, and every round goes through all of them; of the
 rounds the median counts, with the least and the most beside it.  llama.cpp runs with and without flash attention, and
@@ -10,6 +10,8 @@ the better of the two medians is its figure (--flash 1 or 0: only that one).
     prefill   tokens/s of a prompt of 512
     decode    tokens/s of 64 tokens from an empty cache; also the share of the read bandwidth that run's threads reach
     deep      the same behind 2048 positions
+    batch     tokens/s of 8 sequences of 64 tokens, one of each in every step: run's generate --jsonl --parallel 8
+    lookup    tokens/s of 64 greedy tokens behind a text that repeats itself (--text), with n-grams of it as drafts
     start     ms to the first token of a 4-token prompt: of run the whole process, of llama.cpp from opening the
               model on (Python's own start isn't counted), both from a warm page cache
     memory    peak resident MB with a prompt of 512 and 64 tokens (without what Python held before); one round
@@ -29,7 +31,7 @@ import time
 import peer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-UNITS = {"prefill": "tok/s", "decode": "tok/s", "deep": "tok/s", "start": "ms", "memory": "MB"}
+UNITS = {"prefill": "tok/s", "decode": "tok/s", "deep": "tok/s", "batch": "tok/s", "lookup": "tok/s", "start": "ms", "memory": "MB"}
 
 
 def arguments():
@@ -39,7 +41,8 @@ def arguments():
     p.add_argument("--gguf", help="folder of the GGUF files (build/gguf/NAME)")
     p.add_argument("--types", default="f32,bf16,bf16-fast,q8,q4")
     p.add_argument("--threads", default="2,1")
-    p.add_argument("--parts", default="prefill,decode,deep,start,memory")
+    p.add_argument("--parts", default="prefill,decode,deep,batch,start,memory")
+    p.add_argument("--text", default="Once upon a time, there was a girl. ", help="of lookup: eight times this")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--prompt", type=int, default=512)
     p.add_argument("--tokens", type=int, default=64)
@@ -89,6 +92,12 @@ def run_process(words, watch=False):
 
 def measure_run(a, kind, threads, part):
     """(figure, share of the read bandwidth or None)"""
+    if part == "batch":
+        return measure_batch(a, kind, threads), None
+    if part == "lookup":
+        words = run_command(a, "generate", kind, threads, "--greedy", "--ignore-eos", "-n", a.tokens + 1, "--draft",
+                            "lookup", 8 * a.text)
+        return a.tokens / json.loads(run_process(words)[0])["stats"]["s"], None
     if part in ("start", "memory"):
         ids, tokens = peer.some_ids(4 if part == "start" else a.prompt, 2000), 1 if part == "start" else a.tokens
         words = run_command(a, "generate", kind, threads, "--greedy", "--ignore-eos", "-n", tokens,
@@ -104,9 +113,28 @@ def measure_run(a, kind, threads, part):
     return report["decode"]["tok_s"], report["decode"]["bandwidth_share"]
 
 
+SEQUENCES = 8
+
+
+def measure_batch(a, kind, threads):
+    """Tokens/s after the first of each sequence."""
+    ids = peer.some_ids(4 * SEQUENCES, 2000)
+    requests = [{"ids": ids[4 * i:4 * i + 4], "max_tokens": a.tokens + 1} for i in range(SEQUENCES)]
+    words = [a.run, "generate", "-m", a.model, "-w", kind.split("-")[0], "-t", threads, "-q", "--jsonl", "--greedy",
+             "--ignore-eos", "--parallel", str(SEQUENCES)]
+    done = subprocess.run(words, input="".join(json.dumps(r) + "\n" for r in requests), capture_output=True, text=True,
+                          check=True)
+    stats = [json.loads(line)["stats"] for line in done.stdout.splitlines()]
+    return sum(s["tokens"] - 1 for s in stats) / max(s["s"] for s in stats)
+
+
 def measure_peer(a, path, threads, part, flash):
     wanted = {"part": "decode" if part == "deep" else part, "threads": int(threads), "flash": int(flash),
-              "prompt": a.prompt, "tokens": a.tokens, "depth": a.depth if part == "deep" else 0}
+              "prompt": a.prompt, "tokens": a.tokens, "depth": a.depth if part == "deep" else 0,
+              "sequences": SEQUENCES}
+    if part == "lookup":
+        words = [a.run, "tokenize", "-m", a.model, "-q", "--json", 8 * a.text]
+        wanted["ids"] = json.loads(run_process(words)[0])["ids"]
     return peer.ask("time", path, json.dumps(wanted))
 
 

@@ -207,6 +207,46 @@ def measure(path, wanted):
     return memory_mb("VmHWM") - before if part == "memory" else tokens / (time.perf_counter() - begin)
 
 
+def measure_batch(path, wanted):
+    """Tokens/s of several sequences, each of which gets a token in every step."""
+    import llama_cpp
+    n, tokens, warm_up = wanted["sequences"], wanted["tokens"], 4
+    p = llama_cpp.llama_context_default_params()
+    p.n_ctx, p.n_seq_max, p.kv_unified = n * (tokens + 64), n, False
+    p.n_threads = p.n_threads_batch = wanted["threads"]
+    p.flash_attn_type = int(wanted["flash"])
+    llama_cpp.llama_backend_init()
+    model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
+    context, batch = llama_cpp.llama_init_from_model(model, p), llama_cpp.llama_batch_init(n, 0, 1)
+    ids = some_ids(n * (tokens + warm_up), llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model)))
+    batch.n_tokens = n
+    for position in range(warm_up + tokens):
+        if position == warm_up:
+            begin = time.perf_counter()
+        for i in range(n):
+            batch.token[i], batch.pos[i], batch.logits[i] = ids[position * n + i], position, 1
+            batch.n_seq_id[i], batch.seq_id[i][0] = 1, i
+        if llama_cpp.llama_decode(context, batch) != 0:
+            sys.exit("llama_decode() failed")
+    return n * tokens / (time.perf_counter() - begin)
+
+
+def measure_lookup(path, wanted):
+    """Tokens/s of a greedy answer with n-grams of prompt and answer as drafts."""
+    import llama_cpp
+    import numpy
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+    ids, tokens = wanted["ids"], wanted["tokens"]
+    llm = llama_cpp.Llama(model_path=path, n_ctx=len(ids) + tokens + 64, n_threads=wanted["threads"],
+                          n_threads_batch=wanted["threads"], flash_attn=bool(wanted["flash"]), verbose=False,
+                          draft_model=LlamaPromptLookupDecoding(num_pred_tokens=10))
+    begin = None
+    for i, _ in enumerate(llm.generate(numpy.array(ids), temp=0.0)):
+        begin = begin or time.perf_counter()
+        if i == tokens:
+            return tokens / (time.perf_counter() - begin)
+
+
 def write_logits(path, ids_path, out_path):
     import llama_cpp
     import numpy as np
@@ -227,7 +267,8 @@ def main():
     if what == "write":
         result = write_gguf(*rest)
     elif what == "time":
-        result = measure(rest[0], json.loads(rest[1]))
+        wanted = json.loads(rest[1])
+        result = {"batch": measure_batch, "lookup": measure_lookup}.get(wanted["part"], measure)(rest[0], wanted)
     else:
         result = write_logits(*rest)
     print(json.dumps(result))
