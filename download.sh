@@ -82,6 +82,7 @@ END
 AGAIN=75  # what a step returns when another try may help,
 ABSENT=44 # and when the model has no such file
 MOST_UNKNOWN=100000000000 # bytes of a file whose size the hub does not tell
+MOST_HEADERS=1000000      # bytes of headers, and of anything else that is not a file of the model
 
 say() { [ -n "$quiet" ] || printf '%s\n' "$*" >&2; }
 die() { printf 'download.sh: %s\n' "$2" >&2; exit "$1"; } # CODE MESSAGE
@@ -94,6 +95,12 @@ size_of() { if [ -f "$1" ]; then echo $(($(wc -c <"$1"))); else echo 0; fi; }
 site_of() { site=${1#*://} site=${1%%://*}://${site%%/*}; }  # URL: sets site: scheme, host and port
 part_of() { part=$dir/$1.$(printf %.12s "$2").part; }        # NAME DIGEST: sets part; bound to one version of a file
 plain() { tr -cd '\040-\176'; }                              # nothing that could drive a terminal
+
+fresh() { # FILE: removes what is not an ordinary file, so that nothing is written through a link
+    if [ -L "$1" ] || { [ -e "$1" ] && [ ! -f "$1" ]; }; then
+        rm -f "$1" 2>/dev/null || die 1 "$1 is not an ordinary file: remove it"
+    fi
+}
 
 sha() { # BITS, data on stdin
     if has "sha${1}sum"; then "sha${1}sum"; elif has shasum; then shasum -a "$1"; else openssl dgst "-sha$1" -r; fi |
@@ -127,10 +134,20 @@ pin() { # FILE: sets pin_size and pin_digest, if the commit asked for is the kno
 
 # ---- one request ------------------------------------------------------------------------------------------------
 
-# Runs a command so that it ends when this script is ended; "watched" is the size that $part is to reach meanwhile, and
-# "most" the bytes that a file may have: a server that sends more must not fill the disk.
+# A server that sends more than it announced must not fill the disk: no file grows beyond "most" bytes, and not less than
+# the headers' log needs. Shells count blocks of 512 bytes, bash outside its POSIX mode 1,024. With the signal ignored
+# a tool ends as if the disk were full.
+limit_files() {
+    block=512
+    case ${BASH_VERSION:+:$SHELLOPTS:} in '' | *:posix:*) ;; *) block=1024 ;; esac
+    [ "$most" -ge $MOST_HEADERS ] || most=$MOST_HEADERS
+    trap '' XFSZ
+    ulimit -f $((most / block + 1)) 2>/dev/null || : # a lower limit may hold already
+}
+
+# Runs a command so that it ends when this script is ended; "watched" is the size that $part is to reach meanwhile.
 run() {
-    { { [ -z "$most" ] || ulimit -f $((most / 512 + 4096)); "$@" <&3 3<&- 2>"$tmp/errors"; } & } 3<&0
+    { limit_files && exec "$@" <&3 3<&- 2>"$tmp/errors" & } 3<&0
     child=$!
     echo "$host $$ $child" >>"$lock"
     if [ -n "$watched" ]; then progress & fi
@@ -209,12 +226,12 @@ head_of() { # URL: asks for the headers, or for one byte where HEAD is refused; 
         : >"$tmp/raw"
         case $tool$method in
         curlHEAD) with_curl "$1" -m "$timeout" -I -o "$tmp/raw" ;;
-        curlGET) with_curl "$1" -m "$timeout" -r 0-0 -D "$tmp/raw" -o /dev/null ;;
+        curlGET) with_curl "$1" -m "$timeout" -r 0-0 -D "$tmp/raw" -o "$tmp/byte" ;;
         wgetHEAD) with_wget "$1" --max-redirect=0 --spider ;;
-        wgetGET) with_wget "$1" --max-redirect=0 --header='Range: bytes=0-0' -O /dev/null ;;
+        wgetGET) with_wget "$1" --max-redirect=0 --header='Range: bytes=0-0' -O "$tmp/byte" ;;
         esac
         read_headers
-        case $tool$code in curl0 | wget[068]) : "${status:=000}" ;; *) status=000 ;; esac
+        case $tool$code in curl0 | curl23 | wget[0368]) : "${status:=000}" ;; *) status=000 ;; esac
         case $status$h_code in 403 | 405* | 501*) ;; *) return ;; esac
     done
 }
@@ -399,7 +416,7 @@ from_cache() { # NAME DIGEST: fills $part from the local cache of the Hugging Fa
 
 attempt() { # NAME SIZE DIGEST TARGET: one try at a file; the first may have a link from plan()
     part_of "$1" "$3"
-    [ ! -L "$part" ] || rm -f "$part" # nobody else's file is written through it
+    fresh "$part"
     before=$(size_of "$part")
     [ "$2" = - ] || [ "$before" -le "$2" ] || { rm -f "$part"; before=0; }
     if [ "$before" != "$2" ] && ! from_cache "$1" "$3"; then
@@ -411,23 +428,25 @@ attempt() { # NAME SIZE DIGEST TARGET: one try at a file; the first may have a l
         most=$2
         [ "$2" != - ] || most=$MOST_UNKNOWN
         get_rest "$target"
-        watched='' most=
+        watched=
         site_of "$target"
         check_reply "$before" "$2" || return
+        most=$MOST_HEADERS
     fi
     settle "$1" "$2" "$3"
 }
 
 check_reply() { # BEFORE SIZE: what came of get_rest?
     is=$(size_of "$part")
-    case $tool$code in curl23 | wget3) die 1 "$part could not be written (is the disk full?)" ;; esac
-    if [ "$2" != - ] && [ "$is" -gt "$2" ]; then
+    if [ "$is" -gt "$most" ] && [ "$code${h_encoding:+packed}" != 0packed ]; then
         rm -f "$part"
-        if [ "$1" -eq 0 ]; then refuse 5 "$site sends more than the $2 bytes that $endpoint announced"; return; fi
+        if [ "$1" -eq 0 ]; then refuse 5 "$site sends more than the $most bytes that $endpoint announced"; return; fi
         now=yes
         transient "$site sends more than the rest of $2 bytes: from the start"
         return
-    elif [ "$tool$code" = curl33 ] || ! follows "$1" "$2"; then
+    fi
+    case $tool$code in curl23 | wget3) die 1 "$part could not be written (is the disk full?)" ;; esac
+    if [ "$tool$code" = curl33 ] || ! follows "$1" "$2"; then
         rm -f "$part"
         now=yes
         transient "$site did not go on at byte $1: from the start"
@@ -456,7 +475,10 @@ follows() { # BEFORE SIZE: is the range that came the one asked for?
     esac
 }
 
-unpack() { has gzip && gzip -dc <"$part" >"$part.plain" 2>/dev/null && mv -f "$part.plain" "$part"; }
+unpack() {
+    rm -f "$part.plain"
+    has gzip && (limit_files && exec gzip -dc <"$part" >"$part.plain" 2>/dev/null) && mv -f "$part.plain" "$part"
+}
 
 settle() { # NAME SIZE DIGEST: gives the part its name, if it is what it should be
     wrong=$(what_is "$part")
@@ -617,7 +639,7 @@ choose_commit() { # the known one, if there is one and nothing else is asked for
     pinned=yes commit='' reference=$cache/refs/${revision:-main}
     pin @
     if [ -n "$offline" ] && [ -f "$reference" ]; then
-        commit=$(cat "$reference")
+        commit=$(plain <"$reference")
     elif [ -z "$revision" ] && is_digest "$pin_digest"; then
         commit=$pin_digest
     elif is_digest "$revision"; then
@@ -648,8 +670,9 @@ choose_tools() {
 take_lock() {
     lock=$dir/.download.lock host=$(uname -n)
     if ! (set -C && echo "$host $$ -" >"$lock") 2>/dev/null; then
+        [ ! -L "$lock" ] || die 1 "$lock is a link: remove it"
         [ -e "$lock" ] || die 1 "$dir: cannot write there"
-        line=$(tail -n 1 "$lock")
+        line=$(tail -n 1 "$lock" | plain)
         its_host=${line%% *} worker=${line##* } owner=${line#* } owner=${owner%% *}
         if [ "$its_host" != "$host" ] || [ -z "$owner" ] || kill -0 "$owner" 2>/dev/null || [ -d "/proc/$owner" ]; then
             die 7 "another copy (process ${owner:-?} on ${its_host:-?}) works in $dir; if that is not so, remove $lock"
@@ -678,7 +701,7 @@ finish() {
 }
 
 main() {
-    tmp='' child='' locked='' made='' watched='' most=''
+    tmp='' child='' locked='' made='' watched='' most=$MOST_HEADERS
     read_arguments "$@"
     read_environment
     choose_commit

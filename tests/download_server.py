@@ -87,9 +87,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.flush()
             self.server.world.closing.wait(float(fault[5:] or 30))
             return
-        if fault == "endless":  # 64 MB more than was announced
-            body += bytes(1 << 20) * 64
         self.wfile.write(body)
+        for _ in range(64 if fault == "endless" else 0):  # 64 MB more than was announced
+            self.wfile.write(bytes(1 << 20))
+            self.server.world.sent += 1 << 20
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -115,6 +116,7 @@ class World:
         self.files = dict(files)
         self.lock, self.closing = threading.Lock(), threading.Event()
         self.log, self.hooks, self.storage_faults = [], [], []
+        self.sent = 0                 # bytes beyond what was announced
         self.direct = False           # small files at once, with a weak ETag, instead of a 307
         self.packed = False           # small files gzip-compressed, asked or not
         self.scheme = "https" if certificate else "http"
