@@ -20,17 +20,20 @@ export LC_ALL
 usage() {
     cat <<'END'
 Usage: ./download.sh [--revision REV] [-q] [MODEL] [DIR]
+       ./download.sh --cache [--revision REV] [-q] [MODEL]
 
 Fetches MODEL (default Qwen/Qwen2.5-0.5B-Instruct, 1 GB) into the folder DIR (default: the current one). What is there
 and right is left alone, a download that stopped goes on where it was, every file is checked before it gets its name.
 
   --revision REV     branch, tag or commit (default: the commit whose digests this script knows, else main)
+  --cache            into the cache of the Hugging Face tools, where "run -m MODEL" and Python find it
   -q, --quiet        only errors
   -h, --help         this text
 Environment:
   HF_ENDPOINT        the hub or a mirror, or several with spaces between, tried in turn (https://huggingface.co)
   HF_TOKEN           access token, for the first address only; else the file HF_TOKEN_PATH or HF_HOME/token
-  HF_HUB_OFFLINE     1: ask no one, take the model from the local cache (HF_HUB_CACHE, HF_HOME/hub)
+  HF_HUB_CACHE       the cache (HF_HOME/hub, which is ~/.cache/huggingface/hub)
+  HF_HUB_OFFLINE     1: ask no one, take the model from the cache
   DOWNLOAD_TRIES     tries without a new byte before it gives up (6)
   DOWNLOAD_WAIT      seconds before the second try, doubled with each further one (1)
   DOWNLOAD_MAX_WAIT  the longest wait in seconds that a busy hub may ask for (300)
@@ -93,7 +96,8 @@ is_digest() { case $1 in *[!0-9a-f]*) false ;; *) [ ${#1} -eq 64 ] || [ ${#1} -e
 megabytes() { printf '%s.%s MB' $(($1 / 1000000)) $(($1 / 100000 % 10)); }
 size_of() { if [ -f "$1" ]; then echo $(($(wc -c <"$1"))); else echo 0; fi; }
 site_of() { site=${1#*://} site=${1%%://*}://${site%%/*}; }  # URL: sets site: scheme, host and port
-part_of() { part=$dir/$1.$(printf %.12s "$2").part; }        # NAME DIGEST: sets part; bound to one version of a file
+part_of() { part=$dir/${1##*/}.$(printf %.12s "$2").part; }  # NAME DIGEST: sets part; bound to one version of a file
+place_of() { place=$dir/$1; [ -z "$to_cache" ] || place=$cache/snapshots/$commit/$1; } # NAME: sets place
 plain() { tr -cd '\040-\176'; }                              # nothing that could drive a terminal
 
 fresh() { # FILE: removes what is not an ordinary file, so that nothing is written through a link
@@ -134,9 +138,9 @@ pin() { # FILE: sets pin_size and pin_digest, if the commit asked for is the kno
 
 # ---- one request ------------------------------------------------------------------------------------------------
 
-# A server that sends more than it announced must not fill the disk: no file grows beyond "most" bytes, and not less than
-# the headers' log needs. Shells count blocks of 512 bytes, bash outside its POSIX mode 1,024. With the signal ignored
-# a tool ends as if the disk were full.
+# A server that sends more than it announced must not fill the disk: no file grows beyond "most" bytes (MOST_HEADERS, if
+# that is more: the limit counts for the log of the headers too). Shells count blocks of 512 bytes, bash outside its
+# POSIX mode 1,024. With the signal ignored a tool ends as if the disk were full.
 limit_files() {
     block=512
     case ${BASH_VERSION:+:$SHELLOPTS:} in '' | *:posix:*) ;; *) block=1024 ;; esac
@@ -222,6 +226,7 @@ tool_says() { # the last words of curl or wget
 }
 
 head_of() { # URL: asks for the headers, or for one byte where HEAD is refused; status 000 means no answer
+    most=$MOST_HEADERS
     for method in HEAD GET; do
         : >"$tmp/raw"
         case $tool$method in
@@ -247,6 +252,15 @@ get_rest() { # URL: adds what is missing to $part. No redirect is followed with 
     esac
     read_headers
     [ -s "$part" ] || rm -f "$part"
+}
+
+get_list() { # URL: a folder of the repository as JSON in $tmp/list; nothing where the hub has no such folder
+    most=$MOST_HEADERS
+    case $tool in
+    curl) with_curl "$1" -f -m "$timeout" -o "$tmp/list" ;;
+    wget) with_wget "$1" --max-redirect=0 -O "$tmp/list" ;;
+    esac
+    [ "$tool$code" = curl0 ] || [ "$tool$code" = wget0 ] || : >"$tmp/list"
 }
 
 # ---- what can go wrong, and what then ---------------------------------------------------------------------------
@@ -284,12 +298,26 @@ explain() { # NAME: what the hub means by a status that is no success
     404RevisionNotFound) refuse 3 "$model has no revision \"$revision\"" ;;
     404RepoNotFound) refuse 3 "$endpoint has no model $model, or your token gives no access to it" ;;
     404*) return $ABSENT ;;
-    40[13]GatedRepo) refuse 4 "$model is gated: accept its terms at $endpoint/$model, then set HF_TOKEN" ;;
+    40[13]GatedRepo)
+        if ! takes_token "$url"; then
+            refuse 4 "$model is gated: accept its terms at $endpoint/$model, then set HF_TOKEN${refused:+ ($refused)}"
+        elif [ "$status" = 401 ]; then
+            refuse 4 "$site refuses the access token (bad or expired), and $model is gated: set another HF_TOKEN"
+        else
+            refuse 4 "$model is gated, and your token has no access yet: accept its terms at $endpoint/$model"
+        fi
+        ;;
     401*)
-        takes_token "$url" || { refuse 3 "$endpoint has no model $model, or it is private and needs HF_TOKEN"; return; }
-        say "$site refuses the access token (bad or expired): going on without it"
-        token='' now=yes
-        return $AGAIN
+        if takes_token "$url"; then
+            refused="$site refuses the access token (bad or expired)"
+            say "$refused: going on without it"
+            token='' now=yes
+            return $AGAIN
+        elif [ -n "$refused" ]; then
+            refuse 4 "$refused, and without one it shows no model $model: set another HF_TOKEN"
+        else
+            refuse 3 "$endpoint has no model $model, or it is private and needs HF_TOKEN"
+        fi
         ;;
     403*) refuse 4 "$endpoint refuses $model/$1 (status 403$says)" ;;
     408* | 429* | 5*) busy ;;
@@ -408,7 +436,7 @@ missing() { # NAME
 from_cache() { # NAME DIGEST: fills $part from the local cache of the Hugging Face tools, once a file
     cached=$cache/snapshots/${commit:--}/$1
     [ -s "$cached" ] || cached=$cache/blobs/$2
-    [ -z "$cache_used" ] && [ -s "$cached" ] && [ -r "$cached" ] || return
+    [ -z "$cache_used$to_cache" ] && [ -s "$cached" ] && [ -r "$cached" ] || return
     cache_used=yes
     say "  from $cache"
     cp "$cached" "$part" || die 1 "$part could not be written"
@@ -431,7 +459,6 @@ attempt() { # NAME SIZE DIGEST TARGET: one try at a file; the first may have a l
         watched=
         site_of "$target"
         check_reply "$before" "$2" || return
-        most=$MOST_HEADERS
     fi
     settle "$1" "$2" "$3"
 }
@@ -483,9 +510,9 @@ unpack() {
 settle() { # NAME SIZE DIGEST: gives the part its name, if it is what it should be
     wrong=$(what_is "$part")
     if [ -z "$wrong" ] && right "$part" "$2" "$3"; then
-        keep_former "$dir/$1"
-        mv -f "$part" "$dir/$1" || die 1 "$dir/$1 could not be written"
-        rm -f "$dir/$1".????????????.part
+        fetched=$((fetched + 1)) fetched_bytes=$((fetched_bytes + $(size_of "$part")))
+        put_in_place "$1" "$3"
+        rm -f "$dir/${1##*/}".????????????.part
         return 0
     fi
     : "${wrong:=$(size_of "$part") bytes with digest $(digest_of "$part" "$3"), expected $2 with $3}"
@@ -495,6 +522,37 @@ settle() { # NAME SIZE DIGEST: gives the part its name, if it is what it should 
     [ $bad -lt 2 ] || { refuse 5 "$1 from $endpoint is not right: $wrong"; return; }
     say "  not right ($wrong): fetching it again"
     return $AGAIN
+}
+
+own_folder() { # FOLDER: makes it; a link would lead the files elsewhere
+    [ ! -L "$1" ] || die 1 "$1 is a link: remove it"
+    [ -d "$1" ] || mkdir "$1" || die 1 "$1: cannot make this folder"
+}
+
+put_in_place() { # NAME DIGEST: the part gets its name; in the cache that is its digest, and the snapshot has a link
+    if [ -z "$to_cache" ]; then
+        place_of "$1"
+        case $1 in */*) own_folder "${place%/*}" ;; esac
+        keep_former "$place"
+        mv -f "$part" "$place" || die 1 "$place could not be written"
+        return
+    fi
+    blob=$2
+    case $1 in
+    *.safetensors) ;;
+    *) ! pin "$1" || blob=$(digest_of "$part" "$commit") ;; # the hub's digest of a small file is a SHA-1
+    esac
+    mv -f "$part" "$dir/$blob" || die 1 "$dir/$blob could not be written"
+    link_blob "$1" "$blob"
+}
+
+link_blob() { # NAME BLOB
+    place_of "$1"
+    own_folder "$cache/snapshots"
+    own_folder "$cache/snapshots/$commit"
+    case $1 in */*) own_folder "${place%/*}"; up=../../../ ;; *) up=../../ ;; esac
+    rm -f "$place"
+    ln -s "${up}blobs/$2" "$place" || die 1 "$place could not be written"
 }
 
 keep_former() { # FILE: what had the name before is moved aside, not lost
@@ -524,8 +582,16 @@ plan() { # NAME: lists the file, its size and its digest, if it isn't here yet; 
         site_of "$target"
         [ "$site" = "$first_site" ] || target=- # only a link within the hub lasts
     fi
-    [ ! -d "$dir/$1" ] || die 1 "$dir/$1 is a folder, so the file of that name has no place"
-    { [ "$digest" != - ] && right "$dir/$1" "$size" "$digest"; } || echo "$1 $size $digest $target" >>"$tmp/todo"
+    [ -n "$commit" ] || [ -z "$to_cache" ] || die 5 "$endpoint names no commit for $1, so the cache can't have it"
+    place_of "$1"
+    [ ! -d "$place" ] || die 1 "$place is a folder, so the file of that name has no place"
+    if [ "$digest" != - ] && right "$place" "$size" "$digest"; then
+        return 0
+    elif [ -n "$to_cache" ] && [ "$digest" != - ] && right "$dir/$digest" "$size" "$digest"; then
+        link_blob "$1" "$digest" # another snapshot has the same file
+    else
+        echo "$1 $size $digest $target" >>"$tmp/todo"
+    fi
 }
 
 look_in_cache() { # NAME: where a snapshot holds links, their last part is the digest
@@ -550,10 +616,12 @@ plan_weights() {
         fetch "$index" "$size" "$digest" "$target"
         sed "/^$index /d" "$tmp/todo" >"$tmp/rest" && mv "$tmp/rest" "$tmp/todo"
     fi
-    shard_names "$dir/$index" >"$tmp/shards"
+    place_of "$index"
+    index=$place
+    shard_names "$index" >"$tmp/shards"
     while read -r shard <&4; do
         case $shard in [!A-Za-z0-9]* | *[!A-Za-z0-9._-]*) false ;; *.safetensors) ;; *) false ;; esac ||
-            die 5 "$dir/$index names a shard that is no plain file name: $(printf %.80s "$shard" | plain)"
+            die 5 "$index names a shard that is no plain file name: $(printf %.80s "$shard" | plain)"
         need "$shard"
     done 4<"$tmp/shards"
 }
@@ -569,12 +637,22 @@ check_space() { # before the first big byte
         die 6 "$dir has too little space: $needed bytes ($(megabytes $needed)) are needed, $((free * 1024)) are free"
 }
 
+plan_more() { # what the models of the table do not have
+    plan added_tokens.json
+    plan chat_template.jinja && [ -z "$offline" ] || return 0
+    templates=additional_chat_templates
+    get_list "$endpoint/api/models/$model/tree/${commit:-$revision_path}/$templates"
+    tr ',{}' '\n\n\n' <"$tmp/list" | sed -n "s,^ *\"path\" *: *\"$templates/\([^\"]*\)\" *\$,\1,p" | sort -u |
+        grep '^[A-Za-z0-9][A-Za-z0-9._-]*[.]jinja$' >"$tmp/names"
+    while read -r name <&4; do plan "$templates/$name"; done 4<"$tmp/names"
+}
+
 fetch_all() {
     need config.json
     plan generation_config.json
     plan tokenizer.json || { need vocab.json && need merges.txt; }
     plan tokenizer_config.json
-    [ -n "$pinned" ] || { plan added_tokens.json; plan chat_template.jinja; } # the known models have none
+    [ -n "$pinned" ] || plan_more
     plan_weights
     check_space
     while read -r name size digest target <&5; do
@@ -585,11 +663,12 @@ fetch_all() {
 # ---- the script itself ------------------------------------------------------------------------------------------
 
 read_arguments() {
-    model='' dir='' revision='' quiet='' only_names=
+    model='' dir='' revision='' quiet='' to_cache='' only_names=
     while [ $# -gt 0 ]; do
         case $only_names$1 in
         -h | --help) usage; exit 0 ;;
         -q | --quiet) quiet=yes ;;
+        --cache) to_cache=yes ;;
         --) only_names=/ ;;
         --revision=*) revision=${1#*=} ;;
         --revision) [ $# -ge 2 ] || die 2 "--revision needs a value"; revision=$2; shift ;;
@@ -601,6 +680,7 @@ read_arguments() {
         esac
         shift
     done
+    [ -z "$to_cache" ] || [ -z "$dir" ] || die 2 "--cache fills the cache, so no DIR is taken"
     : "${model:=Qwen/Qwen2.5-0.5B-Instruct}" "${dir:=.}"
     case $model in */*/* | [!A-Za-z0-9]* | *[!A-Za-z0-9._/-]*) false ;; */[A-Za-z0-9]*) ;; *) false ;; esac ||
         die 2 "MODEL is ORG/NAME, such as Qwen/Qwen2.5-1.5B-Instruct, not \"$model\""
@@ -628,6 +708,8 @@ read_environment() {
     HF_HOME=${HF_HOME:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/huggingface} offline=
     cache=${HF_HUB_CACHE:-${HUGGINGFACE_HUB_CACHE:-$HF_HOME/hub}}/models--${model%/*}--${model#*/}
     ! is_on "${HF_HUB_OFFLINE:-}" && ! is_on "${TRANSFORMERS_OFFLINE:-}" || offline=yes
+    [ -z "$to_cache" ] || [ -z "$offline" ] || die 2 "--cache fetches, which HF_HUB_OFFLINE forbids"
+    [ -z "$to_cache" ] || dir=$cache/blobs
     token=${HF_TOKEN:-${HUGGING_FACE_HUB_TOKEN:-}} token_file=${HF_TOKEN_PATH:-$HF_HOME/token}
     [ -n "$token" ] || [ ! -r "$token_file" ] || token=$(cat "$token_file")
     ! is_on "${HF_HUB_DISABLE_IMPLICIT_TOKEN:-}" || token=
@@ -646,6 +728,7 @@ choose_commit() { # the known one, if there is one and nothing else is asked for
         commit=$revision
     fi
     [ "$commit" = "$pin_digest" ] || pinned=
+    branch=${revision:-main} # what refs/ of the cache is to name
     : "${revision:=${commit:-main}}"
     revision_path=$(echo "$revision" | sed 's,/,%2F,g')
 }
@@ -688,19 +771,35 @@ take_lock() {
 clean_up() {
     [ -z "$child" ] || { kill "$child" && wait "$child"; } 2>/dev/null
     [ -z "$locked" ] || rm -f "$lock"
-    [ -z "$made" ] || rmdir "$dir" 2>/dev/null
+    [ -z "$made" ] || rmdir "$dir" ${to_cache:+"$cache"} 2>/dev/null
     [ -z "$tmp" ] || rm -rf "$tmp"
 }
 
+set_ref() { # refs/BRANCH of the cache names the snapshot; a commit needs none. Sets name: what "run -m" takes
+    name=$cache/snapshots/$commit folder=$name
+    case $branch in "$commit" | */*) return 0 ;; esac
+    own_folder "$cache/refs"
+    rm -f "$cache/refs/.$branch.new"
+    printf %s "$commit" >"$cache/refs/.$branch.new" && mv -f "$cache/refs/.$branch.new" "$cache/refs/$branch" ||
+        die 1 "$cache/refs/$branch could not be written"
+    [ "$branch" != main ] || name=$model
+}
+
 finish() {
-    [ -s "$tmp/todo" ] || say "All files are there and right."
-    [ ! -s "$tmp/todo" ] || say "Fetched $(($(wc -l <"$tmp/todo"))) files into $dir."
+    name=$dir folder=$dir
+    [ -z "$to_cache" ] || set_ref
+    if [ $fetched -gt 0 ]; then
+        say "Fetched $fetched files, $(megabytes $fetched_bytes), into $folder."
+    else
+        say "All files are there and right."
+    fi
     program=$(dirname "$0")/run
     [ -x "$program" ] || say "Next: make"
-    say "Next: $program chat -m $dir"
+    say "Next: $program chat -m $name"
 }
 
 main() {
+    fetched=0 fetched_bytes=0 refused=
     tmp='' child='' locked='' made='' watched='' most=$MOST_HEADERS
     read_arguments "$@"
     read_environment
@@ -710,11 +809,14 @@ main() {
     trap 'exit 130' INT
     trap 'exit 143' TERM
     trap 'exit 129' HUP
+    [ ! -L "$dir" ] || [ -z "$to_cache" ] || die 1 "$dir is a link: remove it"
     [ -d "$dir" ] || { mkdir -p "$dir" && made=yes; } || die 1 "$dir: cannot make this folder"
     tmp=$(mktemp -d) || die 1 "no place for temporary files (TMPDIR)"
     : >"$tmp/todo"
     take_lock
-    say "$model, revision $revision, from $([ -n "$offline" ] && echo "$cache" || echo "$endpoint") into $dir"
+    shown=$dir
+    [ -z "$to_cache" ] || shown=$cache
+    say "$model, revision $revision, from $([ -n "$offline" ] && echo "$cache" || echo "$endpoint") into $shown"
     fetch_all
     finish
 }

@@ -144,7 +144,7 @@ class World:
         if request.path.startswith("/api/resolve-cache/"):
             if "etag=" not in request.query:
                 return answer(404, {"X-Error-Code": "EntryNotFound"}, b"Entry not found")
-            return self.small(request.name)
+            return self.small(request.path.split(self.commit + "/", 1)[-1])
         start = "/" + self.model + "/resolve/"
         if not request.path.startswith(start):
             return answer(401, {"X-Error-Message": "Invalid username or password."},

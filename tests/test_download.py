@@ -30,8 +30,8 @@ MODEL, PINNED = "test/tiny", "Qwen/Qwen2.5-0.5B-Instruct"
 TOKEN = "hf_secretSECRETsecret"
 SMALL = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
 WEIGHTS = "model.safetensors"
-UTILITIES = """awk cat cmp cp dd df dirname grep gzip kill mkdir mktemp mv ps readlink rm rmdir sed sha1sum sha256sum sh
-sleep sort tail tr uname wc""".split()
+UTILITIES = """awk cat cmp cp dd df dirname grep gzip kill ln mkdir mktemp mv ps readlink rm rmdir sed sha1sum sha256sum
+sh sleep sort tail tr uname wc""".split()
 SHELLS = {"dash": ["dash"], "bash": ["bash"], "busybox": ["busybox", "sh"]}
 TESTS = []
 
@@ -997,6 +997,125 @@ def x_symlink_under_a_part_name(c):
     expect(c.read(WEIGHTS) == c.world.files[WEIGHTS], "the file is right")
 
 
+def more_files():
+    files = sample_files()
+    files["added_tokens.json"], files["chat_template.jinja"] = b'{"<x>": 7}', b"{{ messages }}"
+    files["additional_chat_templates/tool_use.jinja"] = b"{{ tools }}"
+    return files
+
+
+def list_folder(c, *more):
+    """The hub's list of the folder of templates, as JSON in which a path stands among other members."""
+    names = [n for n in c.world.files if "/" in n] + list(more)
+    body = json.dumps([{"type": "file", "oid": "a" * 40, "size": 11, "path": n} for n in names]).encode()
+    c.world.hooks.append(lambda r: "/tree/" in r.path and answer(200, {"Content-Type": "application/json"}, body))
+
+
+@test(everywhere=True)
+def x_templates_and_added_tokens(c):
+    c.world.files = more_files()
+    list_folder(c, "additional_chat_templates/../../evil.jinja", "additional_chat_templates/a b.jinja", "README.md")
+    c.run()
+    for name, data in c.world.files.items():
+        expect(c.read(name) == data, name)
+    expect(not [r for r in c.world.log if "evil" in r.path or "README" in r.path], "only plain names of that folder")
+    c.world.forget()
+    c.run()
+    expect([r.path for r in c.world.asked(None, "GET") if "/tree/" not in r.path] == [], "all there")
+    shutil.rmtree(c.path("additional_chat_templates"))
+    os.symlink(c.home, c.path("additional_chat_templates"))
+    c.run(check=1)
+    says(c, "is a link")
+    expect(os.listdir(c.home) == [], "nothing goes through the link")
+
+
+@test()
+def x_endless_list(c):
+    c.world.files["chat_template.jinja"] = b"{{ messages }}"
+    c.world.hooks.append(lambda r: "/tree/" in r.path and answer(200, {"fault": "endless"}, b'[{"path":"'))
+    c.run().exact()
+    expect(c.world.sent < 16 << 20, "%d MB sent" % (c.world.sent >> 20))
+
+
+@test(everywhere=True)
+def x_fills_the_cache(c):
+    """The layout of huggingface_hub: blobs by digest, relative links to them, refs/main without a line end."""
+    c.world.files = more_files()
+    list_folder(c)
+    c.env["HF_HOME"] = os.path.join(c.home, "hf")
+    top = os.path.join(c.home, "hf/hub/models--test--tiny")
+    command = [a for a in c.command("--cache") if a != c.dir]
+    c.command = lambda *options: command
+    c.run()
+    for name, data in c.world.files.items():
+        place = os.path.join(top, "snapshots", c.world.commit, name)
+        digest = sha256(data) if name == WEIGHTS else git_sha1(data)
+        expect(os.readlink(place) == "../" * (2 + name.count("/")) + "blobs/" + digest, "link of " + name)
+        with open(place, "rb") as file:
+            expect(file.read() == data, name)
+    with open(os.path.join(top, "refs/main")) as file:
+        expect(file.read() == c.world.commit, "refs/main")
+    expect(sorted(os.listdir(top)) == ["blobs", "refs", "snapshots"] and len(os.listdir(top + "/blobs")) == 8
+           and os.listdir(top + "/refs") == ["main"], "nothing else")
+    expect(c.names() == [], "nothing in the other folder")
+    says(c, "Fetched 8 files", "chat -m test/tiny\n")
+    c.world.forget()
+    c.run()
+    expect([r for r in c.world.asked(None, "GET") if "/tree/" not in r.path] == [], "found in the cache")
+    c.world.commit = "d" * 40
+    c.world.forget()
+    c.run()
+    expect(not c.bodies(), "another snapshot shares the blobs")
+    expect(os.path.exists(os.path.join(top, "snapshots", "d" * 40, WEIGHTS)), "linked")
+    os.rename(top + "/blobs", top + "/elsewhere")
+    os.symlink("elsewhere", top + "/blobs")
+    c.run(check=1)
+    says(c, "is a link")
+
+
+@test()
+def x_cache_and_known_digests(c):
+    c.pin()
+    c.env["HF_HUB_CACHE"] = os.path.join(c.home, "hub")
+    command = [a for a in c.command("--cache") if a != c.dir]
+    c.command = lambda *options: command
+    c.run()
+    top = os.path.join(c.home, "hub/models--Qwen--Qwen2.5-0.5B-Instruct")
+    expect(sorted(os.listdir(top + "/blobs")) == sorted((sha256 if n == WEIGHTS else git_sha1)(d)
+           for n, d in c.world.files.items()), "small files have their name in git, as the hub gives it")
+    c.world.forget()
+    c.run()
+    expect(not c.world.log, "nobody asked")
+    c.env["HF_HUB_OFFLINE"] = "1"
+    c.run(check=2)
+
+
+@test()
+def x_which_access_is_missing(c):
+    c.env["HF_TOKEN"] = TOKEN
+    for status, headers, words in (
+            (401, {"X-Error-Code": "GatedRepo"}, ["refuses the access token", "gated"]),
+            (403, {"X-Error-Code": "GatedRepo"}, ["gated", "accept its terms at " + c.world.endpoint + "/test/tiny"]),
+            (401, {}, ["refuses the access token", "shows no model test/tiny", "HF_TOKEN"])):
+        c.world.hooks = [lambda r: answer(status, headers)]
+        c.run(check=4)
+        says(c, *words)
+        silent_on(c, TOKEN, *(["refuses the access token"] if status == 403 else []))
+    c.world.hooks = [lambda r: answer(404, {"X-Error-Code": "RepoNotFound"})]
+    c.run(check=3)
+    silent_on(c, "refuses", "gated")
+
+
+@test()
+def x_nothing_raw_reaches_a_terminal(c):
+    evil = "\x1b[31m \x9b31m \u202eevil".encode("utf-8", "surrogateescape").decode("latin-1") + "\x9d0;T\x9c"
+    for headers in ({"X-Error-Message": evil}, {"X-Error-Message": evil, "Location": "http://a" + evil}):
+        for status in (403, 400, 302):
+            c.world.hooks = [lambda r: answer(status, headers)]
+            done = subprocess.run(c.command(), env=c.env, capture_output=True, timeout=60)
+            expect(done.returncode != 0 and not re.search(rb"[^\n -~]", done.stdout + done.stderr), "%s" % done.stderr)
+
+
 @test(everywhere=True)
 def x_more_than_announced(c):
     c.world.storage_faults = ["endless"]
@@ -1011,7 +1130,8 @@ def x_more_than_announced(c):
 @test()
 def x_more_than_one_byte(c):
     """Where HEAD is refused one byte is asked for; a server that sends on and on is cut off."""
-    body = answer(200, {**c.world.common(), "ETag": '"%s"' % git_sha1(c.world.files["config.json"]), "fault": "endless"})
+    etag = '"%s"' % git_sha1(c.world.files["config.json"])
+    body = answer(200, {**c.world.common(), "ETag": etag, "fault": "endless"})
     c.world.hooks.append(lambda r: answer(405) if r.method == "HEAD" else r.range == "bytes=0-0" and body)
     start = c.world.sent
     c.run(check=None)
