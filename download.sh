@@ -11,6 +11,7 @@
 # What it promises:
 #   - a file under its final name is whole and is what the hub, or the table below, says it should be;
 #   - all files are of one commit;
+#   - no file grows much beyond the size that the hub announces, and nothing is written through a link;
 #   - the token goes to the first address of HF_ENDPOINT alone, and stands in no command line and no message;
 #   - ~/.curlrc, ~/.wgetrc and ~/.netrc change nothing; the usual proxy and certificate variables count.
 set -u
@@ -98,7 +99,12 @@ size_of() { if [ -f "$1" ]; then echo $(($(wc -c <"$1"))); else echo 0; fi; }
 site_of() { site=${1#*://} site=${1%%://*}://${site%%/*}; }  # URL: sets site: scheme, host and port
 part_of() { part=$dir/${1##*/}.$(printf %.12s "$2").part; }  # NAME DIGEST: sets part; bound to one version of a file
 place_of() { place=$dir/$1; [ -z "$to_cache" ] || place=$cache/snapshots/$commit/$1; } # NAME: sets place
+at_home() { case $1 in "~" | "~"/*) printf %s "${HOME:-}${1#?}" ;; *) printf %s "$1" ;; esac; } # PATH: ~ replaced
 plain() { tr -cd '\040-\176'; }                              # nothing that could drive a terminal
+
+quoted() { # WORD, so that a shell reads it as one
+    case $1 in *[!A-Za-z0-9._/-]*) printf "'%s'" "$(printf %s "$1" | sed "s/'/'\\\\''/g")" ;; *) printf %s "$1" ;; esac
+}
 
 fresh() { # FILE: removes what is not an ordinary file, so that nothing is written through a link
     if [ -L "$1" ] || { [ -e "$1" ] && [ ! -f "$1" ]; }; then
@@ -254,13 +260,14 @@ get_rest() { # URL: adds what is missing to $part. No redirect is followed with 
     [ -s "$part" ] || rm -f "$part"
 }
 
-get_list() { # URL: a folder of the repository as JSON in $tmp/list; nothing where the hub has no such folder
+get_list() { # URL: what the hub's API answers, in $tmp/list
     most=$MOST_HEADERS
+    : >"$tmp/raw"
     case $tool in
-    curl) with_curl "$1" -f -m "$timeout" -o "$tmp/list" ;;
+    curl) with_curl "$1" -m "$timeout" -D "$tmp/raw" -o "$tmp/list" ;;
     wget) with_wget "$1" --max-redirect=0 -O "$tmp/list" ;;
     esac
-    [ "$tool$code" = curl0 ] || [ "$tool$code" = wget0 ] || : >"$tmp/list"
+    read_headers
 }
 
 # ---- what can go wrong, and what then ---------------------------------------------------------------------------
@@ -465,7 +472,7 @@ attempt() { # NAME SIZE DIGEST TARGET: one try at a file; the first may have a l
 
 check_reply() { # BEFORE SIZE: what came of get_rest?
     is=$(size_of "$part")
-    if [ "$is" -gt "$most" ] && [ "$code${h_encoding:+packed}" != 0packed ]; then
+    if [ "$is" -gt "$most" ] && [ "$code${h_encoding:+packed}" != 0packed ]; then # a packed tiny file is longer
         rm -f "$part"
         if [ "$1" -eq 0 ]; then refuse 5 "$site sends more than the $most bytes that $endpoint announced"; return; fi
         now=yes
@@ -538,9 +545,9 @@ put_in_place() { # NAME DIGEST: the part gets its name; in the cache that is its
         return
     fi
     blob=$2
-    case $1 in
+    case $1 in # the table has the SHA-256 of some small files; the hub names them, as a commit, by a SHA-1
     *.safetensors) ;;
-    *) ! pin "$1" || blob=$(digest_of "$part" "$commit") ;; # the hub's digest of a small file is a SHA-1
+    *) ! pin "$1" || blob=$(digest_of "$part" "$commit") ;;
     esac
     mv -f "$part" "$dir/$blob" || die 1 "$dir/$blob could not be written"
     link_blob "$1" "$blob"
@@ -637,14 +644,30 @@ check_space() { # before the first big byte
         die 6 "$dir has too little space: $needed bytes ($(megabytes $needed)) are needed, $((free * 1024)) are free"
 }
 
-plan_more() { # what the models of the table do not have
-    plan added_tokens.json
-    plan chat_template.jinja && [ -z "$offline" ] || return 0
-    templates=additional_chat_templates
-    get_list "$endpoint/api/models/$model/tree/${commit:-$revision_path}/$templates"
-    tr ',{}' '\n\n\n' <"$tmp/list" | sed -n "s,^ *\"path\" *: *\"$templates/\([^\"]*\)\" *\$,\1,p" | sort -u |
-        grep '^[A-Za-z0-9][A-Za-z0-9._-]*[.]jinja$' >"$tmp/names"
-    while read -r name <&4; do plan "$templates/$name"; done 4<"$tmp/names"
+list_templates() { # the paths in a folder of the model, which only the hub's API tells, as JSON
+    url=$endpoint/api/models/$model/tree/${commit:-$revision_path}/$1
+    site_of "$url"
+    get_list "$url"
+    case $tool$code:$status in
+    *[!0-9]0:200) tr ',{}' '\n\n\n' <"$tmp/list" | sed -n 's/^ *"path" *: *"\([^"]*\)" *$/\1/p' >"$tmp/paths" ;;
+    *:404) ;;
+    *:408 | *:429 | *:5??) busy ;;
+    *:) no_answer ;;
+    *) say "$site does not list $1 (status $status): going on without these files" ;;
+    esac
+}
+
+plan_templates() { # chat_template.jinja; the templates with other names stand in a folder beside it
+    plan chat_template.jinja || return 0
+    folder=additional_chat_templates
+    : >"$tmp/paths"
+    if [ -n "$offline" ]; then
+        (cd "$cache/snapshots/$commit" && printf '%s\n' $folder/*.jinja) >"$tmp/paths"
+    else
+        keep_trying list_templates $folder
+    fi
+    grep "^$folder/[A-Za-z0-9][A-Za-z0-9._-]*[.]jinja\$" "$tmp/paths" >"$tmp/names"
+    while read -r name <&4; do plan "$name"; done 4<"$tmp/names"
 }
 
 fetch_all() {
@@ -652,7 +675,7 @@ fetch_all() {
     plan generation_config.json
     plan tokenizer.json || { need vocab.json && need merges.txt; }
     plan tokenizer_config.json
-    [ -n "$pinned" ] || plan_more
+    [ -n "$pinned" ] || { plan added_tokens.json; plan_templates; } # the models of the table have neither
     plan_weights
     check_space
     while read -r name size digest target <&5; do
@@ -682,7 +705,7 @@ read_arguments() {
     done
     [ -z "$to_cache" ] || [ -z "$dir" ] || die 2 "--cache fills the cache, so no DIR is taken"
     : "${model:=Qwen/Qwen2.5-0.5B-Instruct}" "${dir:=.}"
-    case $model in */*/* | [!A-Za-z0-9]* | *[!A-Za-z0-9._/-]*) false ;; */[A-Za-z0-9]*) ;; *) false ;; esac ||
+    case $model in */*/* | [!A-Za-z0-9_]* | *[!A-Za-z0-9._/-]*) false ;; */[A-Za-z0-9_]*) ;; *) false ;; esac ||
         die 2 "MODEL is ORG/NAME, such as Qwen/Qwen2.5-1.5B-Instruct, not \"$model\""
     case $revision in
     [!A-Za-z0-9]* | *..* | *[!A-Za-z0-9._/-]*) die 2 "no revision can be called \"$revision\"" ;;
@@ -705,11 +728,12 @@ read_environment() {
     endpoint=${endpoints%% *} more_endpoints=${endpoints#"$endpoint"} more_endpoints=${more_endpoints# }
     site_of "$endpoint"
     first_site=$site
-    HF_HOME=${HF_HOME:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/huggingface} offline=
-    cache=${HF_HUB_CACHE:-${HUGGINGFACE_HUB_CACHE:-$HF_HOME/hub}}/models--${model%/*}--${model#*/}
+    HF_HOME=$(at_home "${HF_HOME:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/huggingface}") offline=
+    cache=$(at_home "${HF_HUB_CACHE:-${HUGGINGFACE_HUB_CACHE:-$HF_HOME/hub}}")/models--${model%/*}--${model#*/}
     ! is_on "${HF_HUB_OFFLINE:-}" && ! is_on "${TRANSFORMERS_OFFLINE:-}" || offline=yes
     [ -z "$to_cache" ] || [ -z "$offline" ] || die 2 "--cache fetches, which HF_HUB_OFFLINE forbids"
-    [ -z "$to_cache" ] || dir=$cache/blobs
+    into=$dir
+    [ -z "$to_cache" ] || into=$cache dir=$cache/blobs
     token=${HF_TOKEN:-${HUGGING_FACE_HUB_TOKEN:-}} token_file=${HF_TOKEN_PATH:-$HF_HOME/token}
     [ -n "$token" ] || [ ! -r "$token_file" ] || token=$(cat "$token_file")
     ! is_on "${HF_HUB_DISABLE_IMPLICIT_TOKEN:-}" || token=
@@ -776,7 +800,7 @@ clean_up() {
 }
 
 set_ref() { # refs/BRANCH of the cache names the snapshot; a commit needs none. Sets name: what "run -m" takes
-    name=$cache/snapshots/$commit folder=$name
+    name=$cache/snapshots/$commit
     case $branch in "$commit" | */*) return 0 ;; esac
     own_folder "$cache/refs"
     rm -f "$cache/refs/.$branch.new"
@@ -786,16 +810,16 @@ set_ref() { # refs/BRANCH of the cache names the snapshot; a commit needs none. 
 }
 
 finish() {
-    name=$dir folder=$dir
+    name=$dir
     [ -z "$to_cache" ] || set_ref
     if [ $fetched -gt 0 ]; then
-        say "Fetched $fetched files, $(megabytes $fetched_bytes), into $folder."
+        say "Fetched $fetched files, $(megabytes $fetched_bytes), into $into."
     else
         say "All files are there and right."
     fi
     program=$(dirname "$0")/run
     [ -x "$program" ] || say "Next: make"
-    say "Next: $program chat -m $name"
+    say "Next: $(quoted "$program") chat -m $(quoted "$name")"
 }
 
 main() {
@@ -814,9 +838,7 @@ main() {
     tmp=$(mktemp -d) || die 1 "no place for temporary files (TMPDIR)"
     : >"$tmp/todo"
     take_lock
-    shown=$dir
-    [ -z "$to_cache" ] || shown=$cache
-    say "$model, revision $revision, from $([ -n "$offline" ] && echo "$cache" || echo "$endpoint") into $shown"
+    say "$model, revision $revision, from $([ -n "$offline" ] && echo "$cache" || echo "$endpoint") into $into"
     fetch_all
     finish
 }

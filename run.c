@@ -76,7 +76,7 @@ static void print_commands(FILE *out)
             "MODEL, or -m MODEL for commands that run one: a folder, a .safetensors file, an\n"
             "index.json, or a hub id in the local Hugging Face cache. Without it they use the\n"
             "model in the current folder, else a tiny demo model. %s fetches\n"
-            "Qwen2.5-0.5B-Instruct into the current folder.\n\n"
+            "Qwen2.5-0.5B-Instruct here; with --cache ORG/NAME, any model into that cache.\n\n"
             "examples:\n"
             "  run generate \"Once upon a time\" -n 50\n"
             "  run chat -w bf16                  # the same text as f32, about twice as fast\n"

@@ -96,18 +96,15 @@ static char *find_in_cache(const char *id, char err[512])
     bool there = repository && file_is_folder(repository);
     char *path = there ? main_snapshot(repository) : NULL;
     path_printable(id, name);
-    if (there && !path)
-        fail(err,
-             "%s: the Hugging Face cache has no snapshot of it for refs/main (%s); %s %s FOLDER fetches it; then give "
-             "FOLDER",
-             name, path_printable(repository, shown), download_command(), name);
-    else if (!there && cache && strchr(id, '/'))
-        fail(err,
-             "%s: no such file or folder, and not in the Hugging Face cache (%s); %s %s FOLDER fetches it; then give "
-             "FOLDER",
-             name, path_printable(cache, shown), download_command(), name);
-    else if (!there) /* without a slash it is more likely meant as a file's name than as a model's */
-        fail(err, "%s: no such file or folder; %s fetches a model", name, download_command());
+    if (!path && cache && strchr(id, '/'))
+        fail(err, "%s: %s (%s); %s --cache %s fetches it", name,
+             there ? "the Hugging Face cache has no snapshot of it for refs/main"
+                   : "no such file or folder, and not in the Hugging Face cache",
+             path_printable(there ? repository : cache, shown), download_command(), name);
+    else if (!path) /* without a slash it is more likely meant as a file's name than as a model's */
+        fail(err, "%s: %s; %s fetches a model", name,
+             there ? "the Hugging Face cache has no snapshot of it for refs/main" : "no such file or folder",
+             download_command());
     free(repository);
     free(cache);
     return path;

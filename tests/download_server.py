@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import http.server
 import itertools
+import json
 import socket
 import ssl
 import threading
@@ -145,6 +146,9 @@ class World:
             if "etag=" not in request.query:
                 return answer(404, {"X-Error-Code": "EntryNotFound"}, b"Entry not found")
             return self.small(request.path.split(self.commit + "/", 1)[-1])
+        folder = request.path.rpartition("/tree/%s/" % self.commit)
+        if folder[0] == "/api/models/" + self.model:
+            return self.list_folder(folder[2])
         start = "/" + self.model + "/resolve/"
         if not request.path.startswith(start):
             return answer(401, {"X-Error-Message": "Invalid username or password."},
@@ -162,6 +166,14 @@ class World:
         place = "/api/resolve-cache/models/%s/%s/%s?download=true&etag=%%22%s%%22" % (
             self.model, self.commit, name, git_sha1(self.files[name]))
         return answer(307, {**self.common(), "Location": place}, b"Found. Redirecting to " + place.encode())
+
+    def list_folder(self, folder):
+        """JSON as of the API, in which a path stands among other members."""
+        found = [{"type": "file", "oid": git_sha1(data), "size": len(data), "path": name}
+                 for name, data in self.files.items() if name.startswith(folder + "/")]
+        if not found:
+            return answer(404, {"X-Error-Code": "EntryNotFound"}, b'{"error":"not found"}')
+        return answer(200, {"Content-Type": "application/json; charset=utf-8"}, json.dumps(found).encode())
 
     def small(self, name):
         data = self.files[name]
@@ -284,13 +296,15 @@ class ConnectProxy:
         self.socket.close()
 
 
-def sample_files(seed="1"):
-    """A model's files: small JSON, and weights that look like safetensors."""
+def sample_files(seed="1", optional=False):
+    """A model's files: small JSON, and weights that look like safetensors; those that a model can lack if wanted."""
     noise = b"".join(hashlib.sha256(b"%d %s" % (i, seed.encode())).digest() for i in range(3125))[:100000 - 24]
-    return {
+    files = {
         "config.json": b'{"architectures": ["Qwen2ForCausalLM"], "seed": "%s"}\n' % seed.encode(),
-        "generation_config.json": b'{"do_sample": false}\n',
         "tokenizer.json": b'{"version": "1.0", "model": {"type": "BPE"}}\n' * 40,
-        "tokenizer_config.json": b'{"chat_template": null}\n',
         "model.safetensors": (8).to_bytes(8, "little") + b'{"a":{}}' + b"        " + noise,
     }
+    if optional:
+        files["generation_config.json"] = b'{"do_sample": false}\n'
+        files["tokenizer_config.json"] = b'{"chat_template": null}\n'
+    return files

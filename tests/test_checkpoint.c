@@ -356,7 +356,7 @@ static void cache_is(const char *cache, const char *name)
 {
     put_repository(cache, "models--Qwen--Q", name);
     opens("Qwen/Q", name, at("%s/models--Qwen--Q/snapshots/" COMMIT, cache), true, false);
-    refuses("Qwen/none", at("%s); ./download.sh Qwen/none FOLDER fetches it", cache));
+    refuses("Qwen/none", at("%s); ./download.sh --cache Qwen/none fetches it", cache));
 }
 
 static void test_cache(void)
@@ -389,7 +389,7 @@ static void test_cache(void)
     put_text(at("hf/hub/models--Qwen--Q/refs/main"), "");
     refuses("Qwen/Q", "has no snapshot of it for refs/main");
     unlink(at("hf/hub/models--Qwen--Q/refs/main")); /* no other snapshot is taken instead */
-    refuses("Qwen/Q", "./download.sh Qwen/Q FOLDER fetches it");
+    refuses("Qwen/Q", "./download.sh --cache Qwen/Q fetches it");
     put_text(at("hf/hub/models--Qwen--Q/refs/main"), COMMIT);
     unlink(at("hf/hub/models--Qwen--Q/blobs/3"));
     refuses("Qwen/Q", "model.safetensors is a link to a file that is not there");

@@ -1,8 +1,9 @@
 """Drives download.sh against a model hub of our own (download_server.py), with curl and wget, under several shells.
 
-Each function below is one test. Those marked everywhere run with curl and with GNU wget under dash, bash and busybox's
-sh (under the latter with busybox's sed, awk and so on); the others with both tools, the shells taking turns. --all runs
-all combinations of all tests. What the machine lacks is skipped by name.
+Each function below is one test. It can run with curl and with GNU wget under dash, bash and busybox's sh (under the
+latter with busybox's sed, awk and so on): six combinations, of which a test takes as many as it names: one where no
+tool and no shell plays a part; two, where the tool does: one with each; three, where the shell does: one with each.
+They take turns, so that the tests together show each of them; --all runs all. What the machine lacks is skipped.
 Usage: tests/test_download.py [-v] [--all] [WORD...]; with words only the tests whose name has one of them.
 """
 import concurrent.futures
@@ -28,7 +29,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SCRIPT = os.path.join(ROOT, "download.sh")
 MODEL, PINNED = "test/tiny", "Qwen/Qwen2.5-0.5B-Instruct"
 TOKEN = "hf_secretSECRETsecret"
-SMALL = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+SMALL, OPTIONAL = ["config.json", "tokenizer.json"], ["generation_config.json", "tokenizer_config.json"]
 WEIGHTS = "model.safetensors"
 UTILITIES = """awk cat cmp cp dd df dirname grep gzip kill ln mkdir mktemp mv ps readlink rm rmdir sed sha1sum sha256sum
 sh sleep sort tail tr uname wc""".split()
@@ -43,13 +44,14 @@ class Skip(Exception):
     pass
 
 
-def test(tools=("curl", "wget"), shells=tuple(SHELLS), everywhere=False):
+def test(runs=1, tools=("curl", "wget"), shells=tuple(SHELLS)):
     """Registers a test for each tool and shell; the last field tells whether it belongs to the short run."""
     def register(function):
-        turn = len({entry[0] for entry in TESTS})
-        for t, tool in enumerate(tools):
-            for s, shell in enumerate(shells):
-                TESTS.append((function, tool, shell, everywhere or s == (turn + t) % len(shells)))
+        pairs = [(tools[i % len(tools)], shells[i % len(shells)]) for i in range(len(tools) * len(shells))]
+        assert len(set(pairs)) == len(pairs)
+        first = len({entry[0] for entry in TESTS})  # where its turn begins
+        for i, (tool, shell) in enumerate(pairs):
+            TESTS.append((function, tool, shell, (i - first) % len(pairs) < runs))
         return function
     return register
 
@@ -114,6 +116,11 @@ class Case:
         shell = SHELLS[self.shell]
         return [shutil.which(shell[0]), *shell[1:], self.script, *options, self.model, self.dir]
 
+    def into_cache(self, *arguments):
+        """From now on the cache is filled, not a folder."""
+        command = self.command()[:-2] + list(arguments or ["--cache", self.model])
+        self.command = lambda *options: command
+
     def run(self, *options, check=0, preexec=None):
         """Runs download.sh; keeps exit code and output."""
         done = subprocess.run(self.command(*options), env=self.env, capture_output=True, text=True, timeout=120,
@@ -168,6 +175,7 @@ class Case:
         """A copy of download.sh whose table holds the digests of our own files."""
         self.model = model
         self.world.model = model
+        self.world.files = sample_files(optional=True)
         files = files or self.world.files
         short = model.replace("Qwen/Qwen2.5-", "")
         lines = ["%s @ - %s" % (short, self.world.commit)]
@@ -252,8 +260,9 @@ def fail_first(times, reply, where=None):
 
 # ---- the 25 scenarios -----------------------------------------------------------------------------------------------
 
-@test(everywhere=True)
+@test(runs=6)
 def s01_fresh(c):
+    c.world.files = sample_files(optional=True)
     c.run().exact()
     expect(len(c.bodies()) == 1 and c.bodies()[0].range is None, "one whole GET of the weights")
     expect(c.out == "", "stdout stays empty without ./run")
@@ -269,7 +278,7 @@ def s02_storage_etag_is_no_digest(c):
     expect(c.names() == sorted(SMALL), "nothing under the final name")
 
 
-@test()
+@test(runs=2)
 def s02_digest_only_from_the_hub(c):
     """A mirror that hands out the storage's headers with the file: their 64 digits are no SHA-256."""
     def hook(request):
@@ -280,11 +289,11 @@ def s02_digest_only_from_the_hub(c):
     says(c, "gives no digest")
 
 
-@test()
+@test(runs=2)
 def s03_small_file_by_307(c):
     c.run().exact()
     cached = [r for r in c.world.asked("hub", "GET") if r.path.startswith("/api/resolve-cache/")]
-    expect(len(cached) == 4 and all("etag=" in r.query and "download=true" in r.query for r in cached), "query kept")
+    expect(len(cached) == 2 and all("etag=" in r.query and "download=true" in r.query for r in cached), "query kept")
     status, headers, body = c.world.small("config.json")
     c.world.hooks.append(only("config.json", lambda r: answer(status, headers, body.replace(b"Q", b"q"))))
     os.unlink(c.path("config.json"))
@@ -292,14 +301,14 @@ def s03_small_file_by_307(c):
     expect("config.json" not in c.names(), "git SHA-1 checked")
 
 
-@test()
+@test(runs=2)
 def s04_weak_etag_and_gzip(c):
     c.world.direct = c.world.packed = True
     c.run().exact()
     expect(all(r.headers.get("Accept-Encoding") == "identity" for r in c.world.asked("hub")), "identity asked for")
 
 
-@test(everywhere=True)
+@test(runs=3)
 def s05_cut_at_40_percent(c):
     c.world.storage_faults = ["cut40"]
     c.run().exact()
@@ -314,7 +323,7 @@ def s05_cut_many_times_is_progress(c):
     c.run().exact()
 
 
-@test()
+@test(runs=2)
 def s06_killed_then_again(c):
     c.world.storage_faults = ["stall"]
     c.env["DOWNLOAD_TIMEOUT"] = "30"
@@ -329,7 +338,7 @@ def s06_killed_then_again(c):
     expect(re.fullmatch("bytes=(3|4)....-", c.bodies()[-1].range), "resumed")
 
 
-@test()
+@test(runs=2)
 def s06_killed_script_only(c):
     """The curl or wget that was left behind would go on writing into the part: it is ended."""
     c.world.storage_faults = ["stall"]
@@ -345,7 +354,7 @@ def s06_killed_script_only(c):
     expect(not at_work(c.dir + "/"), "still at work: %s" % at_work(c.dir + "/"))
 
 
-@test(everywhere=True)
+@test(runs=3)
 def s06_interrupted(c):
     c.world.storage_faults = ["stall", "stall"]
     c.env["DOWNLOAD_TIMEOUT"] = "30"
@@ -360,7 +369,7 @@ def s06_interrupted(c):
     c.run().exact()
 
 
-@test()
+@test(runs=2)
 def s07_link_expired(c):
     c.world.storage_faults = ["cut40", "expired", "expired"]
     c.run().exact()
@@ -368,13 +377,13 @@ def s07_link_expired(c):
     expect(len(c.world.asked("hub", "HEAD", WEIGHTS)) == 5, "hub asked before each try")
 
 
-@test()
+@test(runs=2)
 def s08_range_ignored(c):
     c.world.storage_faults = ["cut40", "ignore-range"]
     c.run().exact()
 
 
-@test()
+@test(runs=2)
 def s09_wrong_offset_or_total(c):
     for fault in ("wrong-offset", "wrong-total"):
         c.world.forget()
@@ -391,7 +400,7 @@ def s10_part_is_complete(c):
     expect(not c.bodies(), "no body")
 
 
-@test()
+@test(runs=2)
 def s10_416_when_size_is_unknown(c):
     c.world.hooks.append(only(WEIGHTS, lambda r: c.world.big(WEIGHTS, **{"X-Linked-Size": None})))
     c.write(c.part(), c.world.files[WEIGHTS])
@@ -473,7 +482,7 @@ def s14_already_there(c):
     expect(before == {n: os.stat(c.path(n)).st_mtime_ns for n in c.names()}, "untouched")
 
 
-@test(everywhere=True)
+@test(runs=3)
 def s15_sharded(c):
     c.world.files = sharded()
     c.run().exact()
@@ -493,7 +502,7 @@ def s15_no_weights(c):
 
 @test()
 def s15_vocab_and_merges(c):
-    del c.world.files["tokenizer.json"], c.world.files["generation_config.json"]
+    del c.world.files["tokenizer.json"]
     c.world.files["vocab.json"], c.world.files["merges.txt"] = b'{"a":0}', b"#version: 0.2\na b\n"
     c.run().exact()
     del c.world.files["merges.txt"]
@@ -522,7 +531,7 @@ def s17_no_such_repository(c):
     c.run(check=3)
 
 
-@test()
+@test(runs=2)
 def s18_gated(c):
     for status, message in ((401, "Access to model test/tiny is restricted."), (403, "not in the authorized list")):
         c.world.forget()
@@ -536,7 +545,7 @@ def s18_gated(c):
     silent_on(c, "\x1b", "gated")
 
 
-@test()
+@test(runs=2)
 def s19_bad_token_on_public_repository(c):
     c.env["HF_TOKEN"] = TOKEN
     message = "Invalid credentials in Authorization header"
@@ -547,7 +556,7 @@ def s19_bad_token_on_public_repository(c):
     expect(len([r for r in c.world.log if r.token]) == 1, "not sent again")
 
 
-@test(everywhere=True)
+@test(runs=3)
 def s20_token_stays_with_the_hub(c):
     log = c.wrap_tool()
     c.env["HF_TOKEN"] = TOKEN + "\r\n"
@@ -562,7 +571,7 @@ def s20_token_stays_with_the_hub(c):
     silent_on(c, "secret")
 
 
-@test()
+@test(runs=2)
 def s20_token_file_and_second_endpoint(c):
     os.makedirs(os.path.join(c.home, ".cache/huggingface"))
     with open(os.path.join(c.home, ".cache/huggingface/token"), "w") as file:
@@ -580,7 +589,7 @@ def s20_token_file_and_second_endpoint(c):
     silent_on(c, "url =")
 
 
-@test()
+@test(runs=2)
 def s21_rate_limit(c):
     busy = answer(429, {**c.world.common(), "RateLimit": '"resolvers";r=0;t=2'})
     c.world.hooks = [fail_first(1, busy, "config.json"), fail_first(1, answer(429, {"Retry-After": "1"}), WEIGHTS)]
@@ -593,7 +602,7 @@ def s21_rate_limit(c):
     says(c, "1000 s")
 
 
-@test()
+@test(runs=2)
 def s22_503_then_success(c):
     c.world.hooks = [fail_first(2, answer(503)), fail_first(1, answer(504), WEIGHTS)]
     c.world.storage_faults = ["503", "429"]
@@ -611,7 +620,7 @@ def closed_port():
         return listener.getsockname()[1]
 
 
-@test()
+@test(runs=2)
 def s22_second_mirror(c):
     c.env["HF_ENDPOINT"] = "http://127.0.0.1:%d, %s/" % (closed_port(), c.world.endpoint)
     c.run().exact()
@@ -641,13 +650,13 @@ def s22_mirror_with_other_bytes(c):
 
 @test()
 def s22_pinned_digest_holds(c):
-    c.pin(files=sample_files("2"))
+    c.pin(files=sample_files("2", optional=True))
     c.world.hooks = [only(WEIGHTS, lambda r: c.world.big(WEIGHTS, **{"X-Linked-Etag": None}))]
     c.run(check=5)
     expect(WEIGHTS not in c.names(), "not accepted")
 
 
-@test()
+@test(runs=2)
 def s23_mirror_redirects_to_hub(c):
     mirror = c.new_world()
     mirror.hooks.append(lambda r: answer(308, {"Location": c.world.endpoint + r.path}))
@@ -662,7 +671,7 @@ def s23_mirror_redirects_to_hub(c):
     says(c, "no model hub")
 
 
-@test()
+@test(runs=2)
 def s23_no_length_on_head(c):
     c.world.direct = True
 
@@ -727,7 +736,7 @@ def make_cache(c, links=True, leave_out=()):
     return top
 
 
-@test(everywhere=True)
+@test(runs=3)
 def s24_offline_with_cache(c):
     c.env["HF_HUB_OFFLINE"] = "YES"
     c.env["HF_HUB_CACHE"] = os.path.join(c.home, "hub")
@@ -765,7 +774,7 @@ def s24_cache_saves_the_download(c):
     expect(not c.bodies(), "weights copied from the cache")
 
 
-@test()
+@test(runs=2)
 def s25_environment(c):
     c.env.update(HF_ENDPOINT=c.world.endpoint + "//", HF_HOME="", HF_TOKEN="", HF_HUB_CACHE="", HF_HUB_OFFLINE="",
                  TRANSFORMERS_OFFLINE="0")
@@ -784,7 +793,7 @@ def s25_environment(c):
     expect(not any(r.token for r in c.world.log), "no credentials of .netrc")
 
 
-@test()
+@test(runs=2)
 def s25_https_through_proxy(c):
     if not shutil.which("openssl"):
         raise Skip("no openssl")
@@ -808,7 +817,7 @@ def s25_https_through_proxy(c):
     proxy.close()
 
 
-@test(tools=("busybox-wget",), everywhere=True)
+@test(runs=3, tools=("busybox-wget",))
 def s25_busybox_wget(c):
     c.run(check=1)
     says(c, "install curl")
@@ -864,7 +873,7 @@ def x_stale_lock(c):
     expect(done.returncode == 7 and "elsewhere" in done.stderr, "a lock of another host is left alone")
 
 
-@test()
+@test(runs=2)
 def x_stall(c):
     c.world.storage_faults = ["stall"]
     start = time.time()
@@ -888,14 +897,14 @@ def x_shard_names(c):
         expect(not c.bodies("model-00001-of-00003.safetensors"), "before any shard")
 
 
-@test()
+@test(runs=2)
 def x_slice_with_status_200(c):
     c.world.storage_faults = ["cut40", "slice-200"]
     c.run().exact()
     expect(len(c.bodies()) == 2, "a right Content-Range is a resume, whatever the status")
 
 
-@test()
+@test(runs=2)
 def x_short_without_length(c):
     c.world.storage_faults = ["no-length"]
     c.run().exact()
@@ -905,7 +914,7 @@ def x_short_without_length(c):
     c.run().exact()
 
 
-@test()
+@test(runs=2)
 def x_gzip_cut(c):
     c.world.direct = c.world.packed = True
     cut = c.world.small("tokenizer.json")
@@ -916,14 +925,14 @@ def x_gzip_cut(c):
     c.run().exact()
 
 
-@test()
+@test(runs=2)
 def x_head_refused(c):
     c.world.hooks.append(lambda r: r.method == "HEAD" and answer(405))
     c.run().exact()
     expect(c.world.asked("hub", "GET", WEIGHTS)[0].range == "bytes=0-0", "one byte asked for")
 
 
-@test()
+@test(runs=2)
 def x_disk_full_in_the_middle(c):
     def limit():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -934,7 +943,7 @@ def x_disk_full_in_the_middle(c):
     c.run().exact()
 
 
-@test()
+@test(runs=2)
 def x_redirect_circle_and_glued(c):
     c.world.hooks = [lambda r: answer(302, {"Location": r.path})]
     c.run(check=5)
@@ -967,6 +976,10 @@ def x_the_next_command_at_the_end(c):
     c.run().exact()
     expect(c.out == "" and c.err.endswith("Next: %s chat -m %s\n" % (os.path.join(c.top, "run"), c.dir)), c.err)
     expect("Fetched 5 files" in c.err and c.err.count("\n") < 12, c.err)
+    c.dir = os.path.join(c.top, "it's my model")
+    c.run()
+    typed = subprocess.run(c.err.rpartition("Next: ")[2], shell=True, capture_output=True, text=True)
+    expect(typed.stdout == "chat -m %s\n" % c.dir, c.err)
     c.run("-q")
     expect(c.out == c.err == "", "quiet")
 
@@ -977,8 +990,8 @@ def x_with_the_real_program(c):
     if not os.access(program, os.X_OK):
         raise Skip("no ./run built")
     demo = os.path.join(ROOT, "tests/demo")
-    for name in SMALL + [WEIGHTS]:
-        c.world.files.pop(name)
+    for name in SMALL + OPTIONAL + [WEIGHTS]:
+        c.world.files.pop(name, None)
         if os.path.exists(os.path.join(demo, name)):
             with open(os.path.join(demo, name), "rb") as file:
                 c.world.files[name] = file.read()
@@ -986,6 +999,15 @@ def x_with_the_real_program(c):
     c.run().exact()
     info = subprocess.run([program, "info", c.dir], capture_output=True, text=True)
     expect("model.embed_tokens.weight   dtype=BF16  shape=" in info.stdout, "run info: " + info.stdout + info.stderr)
+    c.env["HF_HOME"] = os.path.join(c.home, "hf")
+    info = [program, "info", MODEL]
+    advice = subprocess.run(info, capture_output=True, text=True, env=c.env).stderr
+    advice = re.search(r"; ./download.sh (--cache \S+) fetches it$", advice.strip())
+    expect(advice, "what to type when the cache has no such model")
+    c.into_cache(*advice[1].split())
+    c.run()
+    info = subprocess.run(info, capture_output=True, text=True, env=c.env)
+    expect("model.embed_tokens.weight   dtype=BF16  shape=" in info.stdout, "run finds it in the cache: " + info.stderr)
 
 
 @test()
@@ -998,27 +1020,24 @@ def x_symlink_under_a_part_name(c):
 
 
 def more_files():
-    files = sample_files()
+    files = sample_files(optional=True)
     files["added_tokens.json"], files["chat_template.jinja"] = b'{"<x>": 7}', b"{{ messages }}"
     files["additional_chat_templates/tool_use.jinja"] = b"{{ tools }}"
     return files
 
 
-def list_folder(c, *more):
-    """The hub's list of the folder of templates, as JSON in which a path stands among other members."""
-    names = [n for n in c.world.files if "/" in n] + list(more)
-    body = json.dumps([{"type": "file", "oid": "a" * 40, "size": 11, "path": n} for n in names]).encode()
-    c.world.hooks.append(lambda r: "/tree/" in r.path and answer(200, {"Content-Type": "application/json"}, body))
+def listed(paths):
+    """The hub's list with other paths in it."""
+    body = json.dumps([{"size": 1, "path": path} for path in paths]).encode()
+    return lambda r: "/tree/" in r.path and answer(200, {}, body)
 
 
-@test(everywhere=True)
+@test(runs=3)
 def x_templates_and_added_tokens(c):
     c.world.files = more_files()
-    list_folder(c, "additional_chat_templates/../../evil.jinja", "additional_chat_templates/a b.jinja", "README.md")
     c.run()
     for name, data in c.world.files.items():
         expect(c.read(name) == data, name)
-    expect(not [r for r in c.world.log if "evil" in r.path or "README" in r.path], "only plain names of that folder")
     c.world.forget()
     c.run()
     expect([r.path for r in c.world.asked(None, "GET") if "/tree/" not in r.path] == [], "all there")
@@ -1029,23 +1048,33 @@ def x_templates_and_added_tokens(c):
     expect(os.listdir(c.home) == [], "nothing goes through the link")
 
 
-@test()
-def x_endless_list(c):
+@test(runs=2)
+def x_lists_of_templates(c):
+    """Only plain names in that folder are asked for; a list that can't be had is told; a busy hub is asked again."""
     c.world.files["chat_template.jinja"] = b"{{ messages }}"
-    c.world.hooks.append(lambda r: "/tree/" in r.path and answer(200, {"fault": "endless"}, b'[{"path":"'))
+    folder = "additional_chat_templates/"
+    c.world.hooks = [listed([folder + "../../evil.jinja", folder + "a b.jinja", folder + "x/y.jinja", "evil.jinja"])]
     c.run().exact()
+    expect(not [r for r in c.world.log if r.path.endswith(".jinja") and r.name != "chat_template.jinja"], "asked")
+    for refusal in (answer(403), answer(200, {"fault": "endless"}, b'[{"path":"')):
+        c.world.hooks = [lambda r: "/tree/" in r.path and refusal]
+        c.run().exact()
+        says(c, "does not list additional_chat_templates", "going on without")
     expect(c.world.sent < 16 << 20, "%d MB sent" % (c.world.sent >> 20))
+    c.world.files = more_files()
+    c.world.hooks = [lambda r: "/tree/" in r.path and busy(r)]
+    busy = fail_first(1, answer(429))
+    c.run()
+    expect(c.read(folder + "tool_use.jinja") == b"{{ tools }}", "after the second try")
 
 
-@test(everywhere=True)
+@test(runs=3)
 def x_fills_the_cache(c):
     """The layout of huggingface_hub: blobs by digest, relative links to them, refs/main without a line end."""
     c.world.files = more_files()
-    list_folder(c)
-    c.env["HF_HOME"] = os.path.join(c.home, "hf")
+    c.env["HF_HOME"] = "~/hf"
     top = os.path.join(c.home, "hf/hub/models--test--tiny")
-    command = [a for a in c.command("--cache") if a != c.dir]
-    c.command = lambda *options: command
+    c.into_cache()
     c.run()
     for name, data in c.world.files.items():
         place = os.path.join(top, "snapshots", c.world.commit, name)
@@ -1062,6 +1091,10 @@ def x_fills_the_cache(c):
     c.world.forget()
     c.run()
     expect([r for r in c.world.asked(None, "GET") if "/tree/" not in r.path] == [], "found in the cache")
+    c.env["HF_HUB_OFFLINE"] = "1"
+    subprocess.run(Case.command(c), env=c.env, capture_output=True, check=True, timeout=60)
+    expect(all(c.read(name) == data for name, data in c.world.files.items()), "all of it can be taken from there")
+    del c.env["HF_HUB_OFFLINE"]
     c.world.commit = "d" * 40
     c.world.forget()
     c.run()
@@ -1077,8 +1110,7 @@ def x_fills_the_cache(c):
 def x_cache_and_known_digests(c):
     c.pin()
     c.env["HF_HUB_CACHE"] = os.path.join(c.home, "hub")
-    command = [a for a in c.command("--cache") if a != c.dir]
-    c.command = lambda *options: command
+    c.into_cache()
     c.run()
     top = os.path.join(c.home, "hub/models--Qwen--Qwen2.5-0.5B-Instruct")
     expect(sorted(os.listdir(top + "/blobs")) == sorted((sha256 if n == WEIGHTS else git_sha1)(d)
@@ -1090,7 +1122,7 @@ def x_cache_and_known_digests(c):
     c.run(check=2)
 
 
-@test()
+@test(runs=2)
 def x_which_access_is_missing(c):
     c.env["HF_TOKEN"] = TOKEN
     for status, headers, words in (
@@ -1106,7 +1138,7 @@ def x_which_access_is_missing(c):
     silent_on(c, "refuses", "gated")
 
 
-@test()
+@test(runs=2)
 def x_nothing_raw_reaches_a_terminal(c):
     evil = "\x1b[31m \x9b31m \u202eevil".encode("utf-8", "surrogateescape").decode("latin-1") + "\x9d0;T\x9c"
     for headers in ({"X-Error-Message": evil}, {"X-Error-Message": evil, "Location": "http://a" + evil}):
@@ -1116,7 +1148,7 @@ def x_nothing_raw_reaches_a_terminal(c):
             expect(done.returncode != 0 and not re.search(rb"[^\n -~]", done.stdout + done.stderr), "%s" % done.stderr)
 
 
-@test(everywhere=True)
+@test(runs=6)
 def x_more_than_announced(c):
     c.world.storage_faults = ["endless"]
     c.run(check=5)
@@ -1127,7 +1159,7 @@ def x_more_than_announced(c):
     c.run().exact()
 
 
-@test()
+@test(runs=2)
 def x_more_than_one_byte(c):
     """Where HEAD is refused one byte is asked for; a server that sends on and on is cut off."""
     etag = '"%s"' % git_sha1(c.world.files["config.json"])
@@ -1150,7 +1182,7 @@ def x_packed_bomb(c):
     says(c, "could not be unpacked")
 
 
-@test()
+@test(runs=2)
 def x_links_under_temporary_names(c):
     target = os.path.join(c.top, "precious")
     with open(target, "wb") as file:
@@ -1237,7 +1269,7 @@ def x_table_of_digests(c):
         expect(re.fullmatch("[0-9a-f]{64}|[0-9a-f]{40}", digest) and re.fullmatch("[0-9]+|-", size), line)
         expect(name not in models.setdefault(model, {}), "twice: " + line)
         models[model][name] = (size, digest)
-    expect(set(models["0.5B-Instruct"]) == {"@", WEIGHTS, *SMALL}, "the default model is known in full")
+    expect(set(models["0.5B-Instruct"]) == {"@", WEIGHTS, *SMALL, *OPTIONAL}, "the default model is known in full")
     expect(all(len(m["@"][1]) == 40 for m in models.values()), "commits")
     weights = [v for m in models.values() for n, v in m.items() if n.endswith(".safetensors")]
     expect(len({d for _, d in weights}) == len(weights), "a digest twice")
