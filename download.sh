@@ -107,9 +107,7 @@ quoted() { # WORD, so that a shell reads it as one
 }
 
 fresh() { # FILE: removes what is not an ordinary file, so that nothing is written through a link
-    if [ -L "$1" ] || { [ -e "$1" ] && [ ! -f "$1" ]; }; then
-        rm -f "$1" 2>/dev/null || die 1 "$1 is not an ordinary file: remove it"
-    fi
+    { [ -f "$1" ] && [ ! -L "$1" ]; } || rm -f "$1" 2>/dev/null || die 1 "$1 is not an ordinary file: remove it"
 }
 
 sha() { # BITS, data on stdin
@@ -278,7 +276,7 @@ refuse() { # CODE MESSAGE: this endpoint won't do. On to the next one, or the en
     [ -n "$more_endpoints" ] || die "$1" "$2"
     endpoint=${more_endpoints%% *} more_endpoints=${more_endpoints#* }
     [ "$endpoint" != "$more_endpoints" ] || more_endpoints=
-    try=1 pause=$first_pause now=yes bad=0
+    try=1 pause=$first_pause now=yes bad=0 refused=
     say "$2; going on with $endpoint"
     return $AGAIN
 }
@@ -305,15 +303,6 @@ explain() { # NAME: what the hub means by a status that is no success
     404RevisionNotFound) refuse 3 "$model has no revision \"$revision\"" ;;
     404RepoNotFound) refuse 3 "$endpoint has no model $model, or your token gives no access to it" ;;
     404*) return $ABSENT ;;
-    40[13]GatedRepo)
-        if ! takes_token "$url"; then
-            refuse 4 "$model is gated: accept its terms at $endpoint/$model, then set HF_TOKEN${refused:+ ($refused)}"
-        elif [ "$status" = 401 ]; then
-            refuse 4 "$site refuses the access token (bad or expired), and $model is gated: set another HF_TOKEN"
-        else
-            refuse 4 "$model is gated, and your token has no access yet: accept its terms at $endpoint/$model"
-        fi
-        ;;
     401*)
         if takes_token "$url"; then
             refused="$site refuses the access token (bad or expired)"
@@ -321,11 +310,14 @@ explain() { # NAME: what the hub means by a status that is no success
             token='' now=yes
             return $AGAIN
         elif [ -n "$refused" ]; then
-            refuse 4 "$refused, and without one it shows no model $model: set another HF_TOKEN"
+            refuse 4 "$refused, and without one it does not give $model: set another HF_TOKEN"
+        elif [ "$h_code" = GatedRepo ]; then
+            refuse 4 "$model is gated: accept its terms at $endpoint/$model, then set HF_TOKEN"
         else
             refuse 3 "$endpoint has no model $model, or it is private and needs HF_TOKEN"
         fi
         ;;
+    403GatedRepo) refuse 4 "$model is gated: accept its terms at $endpoint/$model with the account of your HF_TOKEN" ;;
     403*) refuse 4 "$endpoint refuses $model/$1 (status 403$says)" ;;
     408* | 429* | 5*) busy ;;
     *) refuse 1 "$endpoint answers $1 with status $status$says" ;;

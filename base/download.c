@@ -32,12 +32,26 @@ char *download_program_folder(void)
     return folder;
 }
 
+/* Can the path be typed as it is, and is it short enough for a message? */
+static bool is_plain(const char *path)
+{
+    size_t length = strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-");
+    return length <= 34 && !path[length];
+}
+
 const char *download_command(void)
 {
-    char *folder = download_program_folder();
-    bool installed = folder && !file_exists("download.sh") && file_exists_in(folder, "run-download");
+    static char beside[64]; /* the script beside a program that is run from elsewhere */
+    const char *command = "./download.sh";
+    char *folder = file_exists("download.sh") ? NULL : download_program_folder();
+    if (folder && file_exists_in(folder, "run-download")) {
+        command = "run-download";
+    } else if (folder && file_exists_in(folder, "download.sh") && is_plain(folder)) {
+        snprintf(beside, sizeof beside, "%s/download.sh", folder);
+        command = beside;
+    }
     free(folder);
-    return installed ? "run-download" : "./download.sh";
+    return command;
 }
 
 /* ---- what a file is ---------------------------------------------------------------------------------------------- */

@@ -4,7 +4,8 @@
 
 #include "base/base.h"
 
-/* The command that downloads a model, for messages: ./download.sh, or run-download where the program was installed. */
+/* The command that downloads a model, for messages, as it can be typed here: ./download.sh, FOLDER/download.sh if the
+ * program is run from elsewhere, or run-download where it was installed. The text is static. */
 const char *download_command(void);
 
 /* The folder of the running program, fresh, links resolved. NULL if the system does not tell. */

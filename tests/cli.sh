@@ -49,6 +49,7 @@ for cmd; do
         skipped=$((skipped + 1))
         continue
     fi
+    sed 's|[^ ]*/download[.]sh|./download.sh|g' "$work/err" >"$work/sed" && mv "$work/sed" "$work/err" # beside $RUN
     bad=0
     [ $code -eq "$want" ] || { echo "$name: exit $code, expected $want"; bad=1; }
     ! differs output "$cmd.out" "$work/out" || bad=1
