@@ -615,17 +615,19 @@ def s22_503_then_success(c):
     says(c, "503", "4 tries")
 
 
-def closed_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+def closed_port(c):
+    """A port where nothing answers; it stays bound, so that no other test gets it meanwhile."""
+    c.socket = socket.socket()
+    c.socket.bind(("127.0.0.1", 0))
+    return c.socket.getsockname()[1]
 
 
 @test(runs=2)
 def s22_second_mirror(c):
-    c.env["HF_ENDPOINT"] = "http://127.0.0.1:%d, %s/" % (closed_port(), c.world.endpoint)
+    c.env["HF_ENDPOINT"] = "http://127.0.0.1:%d, %s/" % (closed_port(c), c.world.endpoint)
     c.run().exact()
     says(c, "going on with " + c.world.endpoint)
-    c.env["HF_ENDPOINT"] = "http://127.0.0.1:%d" % closed_port()
+    c.env["HF_ENDPOINT"] = "http://127.0.0.1:%d" % closed_port(c)
     os.unlink(c.path(WEIGHTS))
     c.run(check=1)
     says(c, "4 tries")
