@@ -54,8 +54,8 @@ static double score_text(Session *s, const IdList *ids, double *surprise)
                         i + t);
                 sum += b.surprise[t];
             }
+            progress("scoring the text", i + step, ids->count);
         }
-        progress("scoring the text", at + n, ids->count);
     }
     progress_end();
     if (window < 2)

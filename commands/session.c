@@ -279,7 +279,8 @@ const float *session_forward(Session *s, const int *ids, size_t n)
         done += step;
         if (interrupted)
             die(EXIT_INTERRUPTED, "interrupted after %zu of %zu tokens", done, n);
-        session_show_prefill(NULL, done, n);
+        if (n > r->block)
+            session_show_prefill(NULL, done, n);
     }
     session_check_sizes(s);
     return logits;
