@@ -1,7 +1,7 @@
 # what is no model, but may be taken for one, is named, with what to do, by every command that opens it
 opens() {
     run generate -m "$1" --ids 1 -n 1 -q
-    run info "$1" -q | grep '^config '
+    run info "$1" -q | grep '^config ' | sed 's|[^ ]*/download[.]sh|./download.sh|'
 }
 mkdir adapter trainer trainer/checkpoint-900 trainer/checkpoint-last bad
 printf '\210\0\0\0\0\0\0\0%-136s\0\0\0\0' \
