@@ -602,6 +602,7 @@ static int converse(Chat *c)
     LineResult result = LINE_OK, before;
     Text line = {0};
     while (!c->ended) {
+        line_show();
         exit_on_interrupt(); /* while it waits for a line */
         if (interrupted && !c->terminal)
             break;
@@ -615,13 +616,17 @@ static int converse(Chat *c)
             break;
         if (c->terminal && (is_word(&line, "exit") || is_word(&line, "quit")))
             break;
+        exit_on_interrupt(); /* line_read() has taken these signals back */
         catch_interrupts();
+        if (c->terminal)
+            line_hide();
         size_t skipped = line.length > 1 && line.bytes[0] == '/' && line.bytes[1] == '/' ? 1 : 0;
         if (!skipped && line.length && line.bytes[0] == '/')
             run_command(c, &line);
         else if (line.length)
             ask(c, line.bytes + skipped, line.length - skipped);
     }
+    line_show();
     text_free(&line);
     if (result == LINE_INTERRUPTED || (interrupted && !c->terminal))
         return EXIT_INTERRUPTED;

@@ -44,12 +44,18 @@ static void leave_raw(void) /* async-signal-safe */
         return; /* the terminal is gone */
 }
 
+/* Handle signals, but for those that are ignored. */
+static void handle(const int *signals, size_t n, void (*handler)(int))
+{
+    for (size_t i = 0; i < n; i++)
+        if (signal(signals[i], handler) == SIG_IGN)
+            signal(signals[i], SIG_IGN);
+}
+
 static void handle_signals(void (*handler)(int))
 {
     static const int signals[] = {SIGTSTP, SIGCONT, SIGWINCH, SIGTERM, SIGHUP, SIGQUIT};
-    for (size_t i = 0; i < COUNT_OF(signals); i++)
-        if (signal(signals[i], handler) == SIG_IGN)
-            signal(signals[i], SIG_IGN);
+    handle(signals, COUNT_OF(signals), handler);
 }
 
 /* From now on bytes arrive as they are typed and without echo. Ctrl-Z and Ctrl-\ stay signals. */
@@ -78,6 +84,60 @@ static void give_terminal_back(void)
     pthread_sigmask(SIG_SETMASK, &mask_before, NULL);
     if (event)
         raise((int)event); /* SIGTSTP: the process stops here until it is continued */
+}
+
+/* ---- what is typed meanwhile ------------------------------------------------------------------------------------- */
+
+static void show_typing(void) /* async-signal-safe */
+{
+    terminal_restore = NULL;
+    tcsetattr(STDIN_FILENO, TCSANOW, &mode_before);
+}
+
+static void hide_typing(void) /* async-signal-safe */
+{
+    struct termios hidden = mode_before;
+    hidden.c_lflag &= ~(tcflag_t)(ECHO | ECHONL);
+    terminal_restore = show_typing;
+    tcsetattr(STDIN_FILENO, TCSANOW, &hidden);
+}
+
+/* SIGTSTP, SIGQUIT: stop or end with the terminal as it was, and take it again when the process is continued. */
+static void stop_shown(int n)
+{
+    sigset_t stop;
+    int error = errno;
+    show_typing();
+    signal(n, SIG_DFL);
+    raise(n);
+    sigemptyset(&stop);
+    sigaddset(&stop, n);
+    pthread_sigmask(SIG_UNBLOCK, &stop, NULL); /* happens here */
+    signal(n, stop_shown);
+    hide_typing();
+    errno = error;
+}
+
+static void handle_stops(void (*handler)(int))
+{
+    static const int signals[] = {SIGTSTP, SIGQUIT};
+    handle(signals, COUNT_OF(signals), handler);
+}
+
+void line_hide(void)
+{
+    if (tcgetattr(STDIN_FILENO, &mode_before) != 0)
+        return;
+    hide_typing();
+    handle_stops(stop_shown);
+}
+
+void line_show(void)
+{
+    if (terminal_restore != show_typing)
+        return;
+    show_typing();
+    handle_stops(SIG_DFL);
 }
 
 /* ---- input ------------------------------------------------------------------------------------------------------- */
@@ -163,19 +223,35 @@ typedef struct {
     Text draft;         /* the message that was being written before one was recalled */
 } Editor;
 
+static bool is_flag_half(uint32_t c)
+{
+    return c >= 0x1f1e6 && c <= 0x1f1ff;
+}
+
+/* Does a character belong to the emoji before it? What follows a joiner does, a skin tone, and a flag's second half. */
+static bool joins_emoji(uint32_t before, uint32_t c)
+{
+    bool tone = c >= 0x1f3fb && c <= 0x1f3ff;
+    return (before == 0x200d && c > 0xff) || (tone && unicode_width(before) == 2) ||
+           (is_flag_half(before) && is_flag_half(c));
+}
+
 /* Find the places. At the end of the text there is a space, for the cursor to stand on. */
 static void lay_out(Editor *e)
 {
     Place p = {0, e->indent, true};
     e->places = xrealloc(e->places, (e->text.length + 1) * sizeof *e->places);
+    uint32_t before = 0; /* 1: a whole flag */
     for (size_t i = 0, n; i <= e->text.length; i += n) {
         uint32_t c = ' ';
         n = i < e->text.length ? unicode_decode(e->text.bytes + i, e->text.length - i, &c) : 1;
         int width = c == '\t' ? 4 : unicode_width(c);
         if (p.column + width > e->columns && i > 0)
             p = (Place){.row = p.row + 1};
+        bool joined = joins_emoji(before, c);
         for (size_t k = 0; k < n; k++)
-            e->places[i + k] = (Place){p.row, p.column, k == 0 && (width > 0 || c == '\n')};
+            e->places[i + k] = (Place){p.row, p.column, k == 0 && !joined && (width > 0 || c == '\n')};
+        before = joined && is_flag_half(c) ? 1 : c;
         p.column += width;
         if (c == '\n')
             p = (Place){p.row + 1, e->indent, true};

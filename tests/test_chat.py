@@ -597,7 +597,7 @@ def test_editing():
     """Keys and the message that they make."""
     cases = [
         ("abc", "abc"), (b"abc" + LEFT + LEFT + b"X", "aXbc"), (b"abc\x01X\x05Y", "XabcY"), (b"abc" + HOME + b"X" + END + b"Y", "XabcY"),
-        (b"ac\x02b", "abc"), (b"ab\x02\x02\x06X", "aXb"), (b"abcd\x02\x02\x0b", "ab"), (b"abcd\x02\x02\x15", "cd"),
+        (b"ac\x02b", "abc"), (b"ab\x02\x02\x06X", "aXb"), ("a👨‍👩‍👧\x7fb", "ab"), ("a👍🏽\x7fb", "ab"), ("🇫🇷🇩🇪\x7fb", "🇫🇷b"), ("❤️\x7fb", "b"), (b"abcd\x02\x02\x0b", "ab"), (b"abcd\x02\x02\x15", "cd"),
         (b"one two  \x17X", "one X"), (b"one two\x17\x01\x19 ", "two one "), (b"abcd\x02\x02\x0b\x01\x19", "cdab"),
         (b"abc\x7f\x08X", "aX"), (b"abc\x01\x04" + DELETE + b"X", "Xc"), (b"a\033[1~b\033[4~c\033[7~d\033[8~e", "dbace"), (b"\033OC\033ODab\033OHc\033OFd", "cabd"),
         ("猫和狗".encode() + LEFT + LEFT + "咪".encode() + RIGHT + b"\x7f", "猫咪狗"), ("你好世界".encode() + b"\x02\x7f" + HOME + DELETE, "好界"),
@@ -805,6 +805,32 @@ def test_interrupts():
             t.read(pause)
             t.send(b"\x03")
         t.close(t.code if t.code == -signal.SIGINT else 130)
+
+
+def test_typing_ahead():
+    """What is typed during an answer is not shown in it, and is the next message."""
+    t = Terminal("--greedy", "-n", "3000", model=ENDLESS)
+    t.send("Tell me a story about a cat.\r")
+    t.expect("Once")
+    since = len(t.output)
+    t.send("/save --force ahead.js")
+    t.send("x\x7fon\rhalf")
+    t.expect("> ", since)
+    t.settle(0.2)
+    check("ahead" not in t.output[since:t.output.index("\033[?2004h", since)], "nothing is shown in the answer")
+    check(t.screen.text()[-1] == "> half" and os.path.exists(os.path.join(WORK, "ahead.json")), "used then", t.screen.text()[-3:])
+    t.send(b"\x15\x04")
+    t.close()
+    t = Terminal("--greedy", model=ENDLESS, jobs=True)
+    t.send("Tell me a story about a cat.\r")
+    t.expect("Once")
+    check(not termios.tcgetattr(t.slave)[3] & termios.ECHO, "no echo while answering")
+    t.send(b"\x1a")
+    check(t.report() == "stopped" and termios.tcgetattr(t.slave) == t.before, "put back while stopped")
+    os.write(t.commands[1], b"c")
+    t.until(lambda: not termios.tcgetattr(t.slave)[3] & termios.ECHO, "no echo again")
+    t.send(b"\x1c")
+    t.close(-signal.SIGQUIT & 0xff)
 
 
 def test_endings():
