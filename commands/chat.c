@@ -7,6 +7,7 @@
  * When the context is full the oldest exchanges are left out, even in the middle of an answer, which then goes on.
  */
 #include "base/clock.h"
+#include "commands/keys.h"
 #include "commands/line.h"
 #include "commands/model.h"
 #include "commands/options.h"
@@ -602,7 +603,7 @@ static int converse(Chat *c)
     LineResult result = LINE_OK, before;
     Text line = {0};
     while (!c->ended) {
-        line_show();
+        keys_show();
         exit_on_interrupt(); /* while it waits for a line */
         if (interrupted && !c->terminal)
             break;
@@ -619,14 +620,14 @@ static int converse(Chat *c)
         exit_on_interrupt(); /* line_read() has taken these signals back */
         catch_interrupts();
         if (c->terminal)
-            line_hide();
+            keys_hide();
         size_t skipped = line.length > 1 && line.bytes[0] == '/' && line.bytes[1] == '/' ? 1 : 0;
         if (!skipped && line.length && line.bytes[0] == '/')
             run_command(c, &line);
         else if (line.length)
             ask(c, line.bytes + skipped, line.length - skipped);
     }
-    line_show();
+    keys_show();
     text_free(&line);
     if (result == LINE_INTERRUPTED || (interrupted && !c->terminal))
         return EXIT_INTERRUPTED;

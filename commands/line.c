@@ -2,9 +2,6 @@
  * character that does not fit any more. Rows are ended by us and never by the terminal's own wrapping, so that it is
  * certain where each character stands. All rows are painted again after each key; of a message taller than the screen
  * those around the cursor.
- *
- * The terminal is in raw mode only inside line_read(). There signals are let through nowhere but in pselect(), and only
- * noted: those that stop or end the process are raised again once the terminal has been put back.
  */
 #include "commands/line.h"
 
@@ -13,194 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/select.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include "base/unicode.h"
+#include "commands/keys.h"
 #include "commands/output.h"
 #include "commands/terminal.h"
-
-/* ---- the terminal and the signals -------------------------------------------------------------------------------- */
-
-#define PASTE_ON "\033[?2004h" /* pasted text comes between marks */
-#define PASTE_OFF "\033[?2004l"
-
-static struct termios mode_before;
-static sigset_t mask_before;
-static volatile sig_atomic_t event; /* the gravest signal that came: one that stops or ends us, SIGCONT, SIGWINCH */
-
-static void on_signal(int n)
-{
-    if (!event || event == SIGWINCH || (n != SIGCONT && n != SIGWINCH))
-        event = n;
-}
-
-static void leave_raw(void) /* async-signal-safe */
-{
-    terminal_restore = NULL;
-    tcsetattr(STDIN_FILENO, TCSANOW, &mode_before);
-    if (write(STDOUT_FILENO, PASTE_OFF, sizeof PASTE_OFF - 1) < 0)
-        return; /* the terminal is gone */
-}
-
-/* Handle signals, but for those that are ignored. */
-static void handle(const int *signals, size_t n, void (*handler)(int))
-{
-    for (size_t i = 0; i < n; i++)
-        if (signal(signals[i], handler) == SIG_IGN)
-            signal(signals[i], SIG_IGN);
-}
-
-static void handle_signals(void (*handler)(int))
-{
-    static const int signals[] = {SIGTSTP, SIGCONT, SIGWINCH, SIGTERM, SIGHUP, SIGQUIT};
-    handle(signals, COUNT_OF(signals), handler);
-}
-
-/* From now on bytes arrive as they are typed and without echo. Ctrl-Z and Ctrl-\ stay signals. */
-static void take_terminal(void)
-{
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &mask_before);
-    handle_signals(on_signal);
-    event = 0;
-    tcgetattr(STDIN_FILENO, &mode_before);
-    struct termios raw = mode_before;
-    cfmakeraw(&raw);
-    raw.c_lflag |= ISIG;
-    raw.c_cc[VINTR] = _POSIX_VDISABLE;
-    terminal_restore = leave_raw;
-    tcsetattr(STDIN_FILENO, TCSANOW, &raw);
-    fputs(PASTE_ON, stdout);
-}
-
-static void give_terminal_back(void)
-{
-    fflush(stdout);
-    leave_raw();
-    handle_signals(SIG_DFL);
-    pthread_sigmask(SIG_SETMASK, &mask_before, NULL);
-    if (event)
-        raise((int)event); /* SIGTSTP: the process stops here until it is continued */
-}
-
-/* ---- what is typed meanwhile ------------------------------------------------------------------------------------- */
-
-static void show_typing(void) /* async-signal-safe */
-{
-    terminal_restore = NULL;
-    tcsetattr(STDIN_FILENO, TCSANOW, &mode_before);
-}
-
-static void hide_typing(void) /* async-signal-safe */
-{
-    struct termios hidden = mode_before;
-    hidden.c_lflag &= ~(tcflag_t)(ECHO | ECHONL);
-    terminal_restore = show_typing;
-    tcsetattr(STDIN_FILENO, TCSANOW, &hidden);
-}
-
-/* SIGTSTP, SIGQUIT: stop or end with the terminal as it was, and take it again when the process is continued. */
-static void stop_shown(int n)
-{
-    sigset_t stop;
-    int error = errno;
-    show_typing();
-    signal(n, SIG_DFL);
-    raise(n);
-    sigemptyset(&stop);
-    sigaddset(&stop, n);
-    pthread_sigmask(SIG_UNBLOCK, &stop, NULL); /* happens here */
-    signal(n, stop_shown);
-    hide_typing();
-    errno = error;
-}
-
-static void handle_stops(void (*handler)(int))
-{
-    static const int signals[] = {SIGTSTP, SIGQUIT};
-    handle(signals, COUNT_OF(signals), handler);
-}
-
-void line_hide(void)
-{
-    if (tcgetattr(STDIN_FILENO, &mode_before) != 0)
-        return;
-    hide_typing();
-    handle_stops(stop_shown);
-}
-
-void line_show(void)
-{
-    if (terminal_restore != show_typing)
-        return;
-    show_typing();
-    handle_stops(SIG_DFL);
-}
-
-/* ---- input ------------------------------------------------------------------------------------------------------- */
-
-#define CONTROL(letter) ((letter) & 0x1f)
-enum { AT_END = -1, DISTURBED = -2, NOTHING = -3 }; /* instead of a byte */
-enum { KEY_ESCAPE = 0x1b, KEY_RUBOUT = 0x7f, KEY_DELETE = 0x100, KEY_PASTE, KEY_PASTE_END, KEY_UNKNOWN };
-enum { SOON = 50 }; /* milliseconds: the bytes of one key or character follow one another faster */
-
-static struct {
-    char bytes[4096];
-    size_t at, count;
-} input; /* typed and not yet used */
-
-/* The next byte; NOTHING when none comes within this many milliseconds (-1: wait for ever), or else AT_END or
- * DISTURBED. */
-static int next_byte(int milliseconds)
-{
-    struct timespec time = {0, milliseconds * 1000000L};
-    while (input.at == input.count) {
-        fd_set set;
-        FD_ZERO(&set);
-        FD_SET(STDIN_FILENO, &set);
-        if (event)
-            return DISTURBED;
-        int n = pselect(STDIN_FILENO + 1, &set, NULL, NULL, milliseconds < 0 ? NULL : &time, &mask_before);
-        if (n == 0)
-            return NOTHING;
-        if (n < 0)
-            continue; /* a signal came */
-        ssize_t got = read(STDIN_FILENO, input.bytes, sizeof input.bytes);
-        if (got == 0 || (got < 0 && errno != EAGAIN))
-            return AT_END; /* an error: the terminal hung up */
-        input.at = 0;
-        input.count = (size_t)MAX(got, 0);
-    }
-    return (unsigned char)input.bytes[input.at++];
-}
-
-/* The next key: a byte, CONTROL() of the letter that does the same, or one of KEY_...; or what next_byte() returns. */
-static int next_key(void)
-{
-    static const struct {
-        const char *sequence;
-        int key;
-    } keys[] = {{"A", CONTROL('P')},  {"B", CONTROL('N')},  {"C", CONTROL('F')},  {"D", CONTROL('B')},
-                {"H", CONTROL('A')},  {"1~", CONTROL('A')}, {"7~", CONTROL('A')}, {"F", CONTROL('E')},
-                {"4~", CONTROL('E')}, {"8~", CONTROL('E')}, {"3~", KEY_DELETE},   {"200~", KEY_PASTE},
-                {"201~", KEY_PASTE_END}};
-    char sequence[32] = ""; /* begins with [ or O */
-    int b = next_byte(-1);
-    if (b != KEY_ESCAPE)
-        return b;
-    for (size_t n = 0; n + 1 < sizeof sequence && (b = next_byte(SOON)) >= 0;) {
-        sequence[n++] = (char)b;
-        if (n == 1 ? b != '[' && b != 'O' : b >= 0x40 && b <= 0x7e)
-            break;
-    }
-    for (size_t i = 0; i < COUNT_OF(keys); i++)
-        if (!strcmp(sequence + 1, keys[i].sequence))
-            return keys[i].key;
-    return KEY_UNKNOWN;
-}
 
 /* ---- the screen -------------------------------------------------------------------------------------------------- */
 
@@ -436,15 +251,15 @@ static void move_row(Editor *e, bool up)
 /* Do what a signal asks for. The screen may show other text by then. */
 static void after_signal(Editor *e)
 {
-    if (event == SIGWINCH) {
-        event = 0;
+    if (keys_signal == SIGWINCH) {
+        keys_signal = 0;
         resized(e);
         return;
     }
-    if (event != SIGCONT) /* which has come after SIGSTOP */
+    if (keys_signal != SIGCONT) /* which has come after SIGSTOP */
         end_painting(e, "");
-    give_terminal_back();
-    take_terminal();
+    keys_end();
+    keys_begin();
     measure(e);
     e->painted = e->top = 0;
 }
@@ -457,10 +272,10 @@ static void insert_character(Editor *e, int b)
     uint32_t c;
     if (b < 0 || b > 0xff)
         return;
-    while (n < size && (b = next_byte(SOON)) >= 0 && unicode_is_continuation((char)b))
+    while (n < size && (b = keys_next_byte(SOON)) >= 0 && unicode_is_continuation((char)b))
         bytes[n++] = (char)b;
     if (n < size && b >= 0)
-        input.at--; /* begins something else */
+        keys_put_back(); /* begins something else */
     unicode_decode(bytes, n, &c);
     if (c == '\t' || c == '\n' || (c >= 0x20 && (c < 0x7f || c > 0x9f)))
         replace(e, e->cursor, e->cursor, bytes, unicode_encode(c, bytes));
@@ -470,7 +285,7 @@ static void insert_character(Editor *e, int b)
 static int paste(Editor *e)
 {
     for (int key, last = 0;; last = key) {
-        key = next_key();
+        key = keys_next();
         if (key == KEY_PASTE_END || key == AT_END || key == CONTROL('C'))
             return key;
         if (key == DISTURBED)
@@ -484,9 +299,9 @@ static int paste(Editor *e)
 static LineResult edit(Editor *e)
 {
     for (;;) {
-        if (input.at == input.count)
+        if (!keys_are_waiting())
             paint(e, e->cursor);
-        int key = next_key();
+        int key = keys_next();
         if (key == KEY_PASTE)
             key = paste(e);
         size_t i = e->cursor, begin = back_over(e, i, "\n", false), end = i + strcspn(e->text.bytes + i, "\n");
@@ -570,12 +385,12 @@ LineResult line_read(const char *prompt, Text *out)
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || !term || !*term || !strcmp(term, "dumb"))
         return read_plain(prompt, out);
     set_text(&e.text, "", 0);
-    take_terminal();
+    keys_begin();
     measure(&e);
     LineResult result = edit(&e);
     if (result != LINE_INTERRUPTED)
         end_painting(&e, "");
-    give_terminal_back();
+    keys_end();
     if (result == LINE_OK)
         remember(&e.text);
     text_free(out);

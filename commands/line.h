@@ -13,9 +13,4 @@ typedef enum { LINE_OK, LINE_END, LINE_INTERRUPTED } LineResult;
  * before. Dies if memory runs out. */
 LineResult line_read(const char *prompt, Text *out);
 
-/* While something else than line_read() has the terminal: what is typed is not shown, and kept for the next message. It
- * ends with line_show(), and for as long as the process is stopped. Nothing if standard input is no terminal. */
-void line_hide(void);
-void line_show(void);
-
 #endif
