@@ -251,18 +251,18 @@ typedef enum { FITS, FULL, TROUBLE } Fit; /* FULL: the answer cannot go on; TROU
  * How many can stay is searched from the end: what is encoded depends on what fits, not on how much was said. */
 static int drop_oldest(Chat *c, const Reply *r, size_t most, IdList *ids)
 {
-    size_t question = c->count - 1, fit = 0, too_many = (question - c->first) / 2;
-    while (fit + 1 < too_many) {
-        size_t n = fit ? MIN(2 * fit, (fit + too_many) / 2) : 1;
+    size_t question = c->count - 1, kept = 0, too_many = (question - c->first) / 2;
+    while (kept + 1 < too_many) {
+        size_t n = kept ? MIN(2 * kept, (kept + too_many) / 2) : 1;
         c->first = question - 2 * n;
         if (conversation_ids(c, &r->ids, ids) != 0)
             return -1;
         if (ids->count <= most)
-            fit = n;
+            kept = n;
         else
             too_many = n;
     }
-    c->first = question - 2 * fit;
+    c->first = question - 2 * kept;
     return conversation_ids(c, &r->ids, ids);
 }
 
@@ -324,7 +324,7 @@ static bool answer(Chat *c)
         found = fit(c, &r, &ids);
         if (found == FITS && generate_part(c, &r, &ids) != 0)
             found = TROUBLE;
-    } while (found == FITS && r.part.reason == FINISH_CONTEXT);
+    } while (found == FITS && r.part.reason == FINISH_CONTEXT && !r.stopped);
     bool answered = found != TROUBLE && (r.bytes.length || r.stopped || r.part.reason != FINISH_INTERRUPTED);
     show(&r, r.bytes.length - r.shown);
     if (c->jsonl && answered)

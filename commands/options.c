@@ -89,7 +89,7 @@ static const OtherName other_options[] = {
     {"device n-gpu-layers ngl", NULL, "everything runs on the CPU"},
     {"i interactive", NULL, "run chat is interactive"},
     {"color no-color", NULL, "colors are for terminals only, and not with NO_COLOR=1 in the environment"},
-    {"json", NULL, "/save FILE in run chat writes JSON"},
+    {"json", NULL, "run chat has --jsonl; its /save FILE writes JSON, too"},
     {"v verbose V version", NULL, "run --version prints the version"},
 };
 static const OtherName other_commands[] = {
