@@ -129,9 +129,9 @@ static int read_prompt(const Runner *r, Slot *slot, bool *chat, char err[512])
 /* Everything that a request says, into its slot. */
 static int read_request(const Runner *r, Slot *slot, char err[512])
 {
-    static const char *const known[] = {"id",     "prompt",         "messages",   "ids",         "max_tokens",
-                                        "temperature", "top_k",     "top_p",      "min_p",       "repeat_penalty",
-                                        "seed",   "greedy",         "stop",       "ignore_eos",  "max_seconds"};
+    static const char *const known[] = {"id", "prompt", "messages", "ids", "max_tokens", "temperature", "top_k", "top_p",
+                                        "min_p", "repeat_penalty", "seed", "greedy", "stop", "ignore_eos",
+                                        "max_seconds"};
     const GenerateArguments *a = r->arguments;
     const Session *s = r->session;
     const JsonLookup l = {slot->request, "the request", err};
