@@ -698,6 +698,7 @@ int cmd_chat(int argc, char **argv)
         notice("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves");
     int code = finish(c.jsonl ? converse_in_json(&c) : converse(&c));
     forget(&c);
+    free(c.stops.items);
     text_free(&c.argument);
     id_list_free(&c.cached);
     sampler_free(&c.sampler);
