@@ -18,7 +18,3 @@ echo "-- JSON: canonical is ASCII, else marks that turn the direction of text ar
 printf '["a\177b\342\200\256c"]' >t.json
 on 'run json --canonical t.json'
 on 'run json t.json'
-echo "-- progress, also within the one window of a long text"
-awk 'BEGIN { for (i = 0; i < 9000; i++) printf "%s%d", i ? "," : "", i % 2000 }' >ids
-on 'run perplexity --ids "$(cat ids)" --ctx 20000 2>&1' | tr '\r' '\n' | grep -v 100% |
-    awk '/scoring the text [1-9][0-9]*%/ { n++ } END { print (n ? "shown" : "none") }'
