@@ -14,6 +14,7 @@
 #include <setjmp.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/sha256.h"
 #include "base/unicode.h"
