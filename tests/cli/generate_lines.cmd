@@ -1,8 +1,9 @@
 # requests a line each: the same answers alone and together, in any number, with drafts, and as `run generate` gives them
+[ -z "${EMULATOR-}" ] || { echo "under an emulator it takes a minute"; exit 77; }
 lines() { run generate -m "$DEMO" --jsonl -q "$@"; }
 text() { sed 's/,"stats".*//' | sort; }
 i=0
-while [ $i -lt 24 ]; do
+while [ $i -lt 12 ]; do
     case $((i % 6)) in
     0) echo "{\"id\":$i,\"prompt\":\"Once upon a time, there was a little girl named Lily. She had a cat\",\"max_tokens\":$((i + 20))}" ;;
     1) echo "{\"id\":$i,\"prompt\":\"Once upon a time, there was a little girl named Lily. She had a red ball\",\"greedy\":true,\"max_tokens\":60}" ;;
@@ -15,7 +16,7 @@ while [ $i -lt 24 ]; do
 done >requests
 lines --seed 7 --parallel 1 <requests | text >one
 wc -l <one | tr -d ' '
-for n in 2 3 8 24; do lines --seed 7 --parallel $n <requests | text | cmp - one; done
+for n in 3 8 12; do lines --seed 7 --parallel $n <requests | text | cmp - one; done
 lines --seed 7 --draft lookup <requests | text | cmp - one
 lines --seed 7 --draft q4 --parallel 5 <requests | text | cmp - one
 sort -R requests 2>/dev/null | lines --seed 7 | text | cmp - one
